@@ -1,0 +1,84 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Turns the model roles of boxes into instances on the controller; no connection is opened."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _model_roles, _origin
+from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
+from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, dotted
+
+
+class ActionModule(ActionBase):
+    """See plugins/modules/resolve_model_roles.py for what it takes and returns."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """Resolve, or fail with every problem in one message."""
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        own = str(variables.get("inventory_hostname"))
+        _, options = self.validate_argument_spec({"boxes": {"type": "list", "elements": "str", "default": [own]}})
+        shipped = shipped_catalogue()
+        instances: dict[str, list[dict[str, t.Any]]] = {}
+        sentences: dict[str, None] = {}  # a set that keeps its order: a group's fault is said once, not once a box
+        for box in options["boxes"]:
+            resolved, wrong = self._resolve(box, variables["hostvars"][box], shipped)
+            instances[box] = resolved
+            sentences.update(dict.fromkeys(wrong))
+        if sentences:
+            return {**result, "failed": True, "msg": "\n".join(sentences)}
+        served = [
+            f"{box} serves {', '.join(one['name'] for one in some) or 'nothing'}" for box, some in instances.items()
+        ]
+        return {**result, "changed": False, "instances": instances.get(own, []), "boxes": instances, "msg": served}
+
+    def _resolve(
+        self, box: str, variables: t.Mapping[str, t.Any], shipped: dict[str, t.Any]
+    ) -> tuple[list[dict[str, t.Any]], list[str]]:
+        """Return the instances of a box and what is wrong with its inventory, one of the two empty."""
+        given: dict[str, t.Any] = {"model_catalogue": {}, "model_roles": []}
+        for name, default in list(given.items()):
+            try:
+                given[name] = variables.get(name, default)
+            except AnsibleError as error:
+                reason = str(error).splitlines()[0]
+                return [], [f"the inventory of {box}: {name}: a template in it cannot be resolved ({reason})."]
+        found = list(_model_roles.catalogue_problems(given["model_catalogue"], shipped))
+        if not found:
+            catalogue = _model_roles.merged_catalogue(shipped, given["model_catalogue"])
+            resolved = _model_roles.resolve(given["model_roles"], catalogue)
+            if not resolved.problems:
+                return list(resolved.instances), []
+            found = list(resolved.problems)
+        return [], [_sentence(problem, given, box) for problem in found]
+
+
+def _sentence(problem: Problem, given: dict[str, t.Any], box: str) -> str:
+    place = _origin.place_of(problem.value) or _place_on_the_way(problem, given) or f"the inventory of {box}"
+    return f"{place}: {dotted(problem.path)}: {problem.what}; {problem.remedy}."
+
+
+def _place_on_the_way(problem: Problem, given: dict[str, t.Any]) -> _origin.Place | None:
+    """Return the place of the deepest key or value on the way to the problem (true and null carry none)."""
+    place: _origin.Place | None = None
+    node: t.Any = given
+    for step in problem.path:
+        if isinstance(node, dict):
+            written = next((key for key in node if key == step), None)
+            place = _origin.place_of(written) or place
+        try:
+            node = node[step]
+        except (KeyError, IndexError, TypeError):
+            break
+        place = _origin.place_of(node) or place
+    return place

@@ -1,0 +1,52 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Filters that turn an instance into what lies on the box."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import typing as t
+
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _unit
+from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import render_args
+
+
+def vllm_units(
+    instances: c.Sequence[c.Mapping[str, t.Any]], plan: c.Mapping[str, t.Any], layout: c.Mapping[str, t.Any]
+) -> list[dict[str, t.Any]]:
+    """Return what lies on the box of each instance, by its plan."""
+    try:
+        where = _unit.Layout(**layout)
+        return [
+            _unit.unit(
+                one, render_args({**one, **plan["instances"][one["name"]]}), plan["instances"][one["name"]], where
+            )
+            for one in instances
+        ]
+    except (KeyError, TypeError) as error:
+        raise AnsibleFilterError(f"gb10.fleet.vllm_units: {error} is missing or not expected") from error
+
+
+def unit_changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return what the box has to stop, replace and start to serve exactly these units."""
+    try:
+        return _unit.changes(units, observed)
+    except KeyError as error:
+        raise AnsibleFilterError(f"gb10.fleet.unit_changes: {error} is missing") from error
+
+
+def systemd_exec(argv: c.Sequence[str]) -> str:
+    """Return an argv as the value of an Exec line, one argument a line."""
+    return " \\\n  ".join(_unit.systemd_word(str(argument)) for argument in argv)
+
+
+class FilterModule:
+    """The filters by name."""
+
+    def filters(self) -> dict[str, c.Callable[..., t.Any]]:
+        """Return the filters."""
+        return {"vllm_units": vllm_units, "unit_changes": unit_changes, "systemd_exec": systemd_exec}

@@ -1,0 +1,183 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The program that runs on a box without Ansible: start gate, readiness, image pulls, last words.
+
+Packed with the module_utils that it needs into one zipapp (see plugins/action/box_program.py), so that what systemd
+runs on the box is the very code that the modules run from the controller.
+
+    fleet.pyz gate NAME      ExecStartPre: wait until the memory is back, or refuse
+    fleet.pyz ready NAME     ExecStartPost: wait until a real completion was answered, or fail
+    fleet.pyz explain NAME   OnFailure: say in one line why the unit stays down
+    fleet.pyz pull IMAGE     pull an image by digest and keep its progress in /run/gb10-fleet
+
+Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections.abc as c
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _docker,
+    _gate,
+    _instance,
+    _journal,
+    _memory,
+    _probe,
+    _process_state,
+    _pull,
+    _status,
+)
+
+_ENGINE_STOP_S: t.Final = 30
+
+
+def main(argv: c.Sequence[str] | None = None) -> int:
+    """Run one command of the program."""
+    parser = argparse.ArgumentParser(prog="fleet.pyz", description="What gb10.fleet runs on a box.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, about in (
+        ("gate", "wait until an instance may start"),
+        ("ready", "wait until an instance answers a real completion"),
+        ("explain", "say why an instance stays down"),
+    ):
+        commands.add_parser(name, help=about).add_argument("instance")
+    commands.add_parser("pull", help="pull an image by digest").add_argument("image")
+    given = parser.parse_args(argv)
+    if given.command == "pull":
+        return pull(given.image)
+    settings = _instance.settings(given.instance)
+    if not settings:
+        say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
+        return 2
+    handlers: dict[str, c.Callable[[str, dict[str, t.Any]], int]] = {"gate": gate, "ready": ready, "explain": explain}
+    return handlers[given.command](given.instance, settings)
+
+
+def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
+    """Remove what is left of the last run, then wait until its memory is back."""
+    status = _status.StatusFile(instance)
+
+    def read() -> _gate.Reading:
+        remove_leftover(_instance.container_name(instance))
+        return _gate.Reading(_memory.meminfo(), _memory.processes(), _docker.running_ids(run))
+
+    verdict = _gate.wait(
+        read,
+        floor_bytes=int(settings["memory_floor_bytes"]),
+        timeout_s=float(settings["gate_timeout_s"]),
+        drop_page_cache=lambda: _memory.drop_page_cache(say),
+        say=lambda line: announce(status, "gate", line),
+        clock=time.monotonic,
+        sleep=time.sleep,
+    )
+    words = "the gate is open" if verdict.passed else "refusing to start"
+    announce(status, "gate", f"{words}: {verdict.reason}", failed=not verdict.passed)
+    return 0 if verdict.passed else 1
+
+
+def remove_leftover(name: str) -> None:
+    """Remove the container of an earlier run that did not end in order (power loss, a killed client)."""
+    left = _docker.container(run, name)
+    if left is not None:
+        say(f"removing the container {name} that is left from an earlier run (exit status {left.exit_code})")
+        run(["docker", "stop", "--time", str(_ENGINE_STOP_S), name])
+        run(["docker", "rm", "--force", name])
+
+
+def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
+    """Wait until the instance answers a real completion; systemd calls the unit active only after that."""
+    status = _status.StatusFile(instance)
+    verdict = _probe.wait_until_ready(
+        _probe.Options(
+            url=settings["url"],
+            model=settings["models"][0],
+            kind=settings["kind"],
+            api_key=_secret(settings["secrets_file"], "VLLM_API_KEY"),
+        ),
+        timeout=float(settings["boot_timeout_s"]),
+        process=_process_state.pid_check(int(os.environ.get("MAINPID") or 0)),
+        progress=lambda line: announce(status, "ready", line),
+    )
+    announce(status, "ready", verdict.summary, failed=not verdict.ready)
+    return 0 if verdict.ready else 1
+
+
+def _secret(path: str, name: str) -> str:
+    """Return a secret of the container from its environment file, empty where it has none."""
+    if not path:
+        return ""
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    return next((line.partition("=")[2] for line in lines if line.startswith(f"{name}=")), "")
+
+
+def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
+    """Say in one line that the unit stays down, and why; say nothing while systemd is still trying."""
+    unit = _instance.show(run, _instance.unit_name(instance))
+    if not unit.given_up:
+        return 0
+    last = _status.StatusFile(instance).read()
+    reason = last.message if last and last.failed else f"the engine ended by itself ({unit.result})"
+    tries = int(settings["start_limit_burst"])
+    _journal.error(
+        unit.name,
+        f"{unit.name} stays down after {tries} starts: {reason}. "
+        f"See `journalctl -u {unit.name}`; when it is cured: `systemctl reset-failed {unit.name}` and start it.",
+    )
+    return 0
+
+
+def pull(image: str) -> int:
+    """Pull an image and keep its progress where the image_pull module reads it."""
+    status = _status.StatusFile(_status.pull_job(image))
+    said_at = float("-inf")
+
+    def on_progress(progress: _pull.Progress) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= 2.0:
+            said_at = time.monotonic()
+            announce(status, "pull", progress.line())
+
+    try:
+        _pull.pull(image, on_progress)
+    except _pull.PullError as error:
+        announce(status, "pull", str(error), failed=True)
+        return 1
+    announce(status, "pulled", "the image is complete")
+    return 0
+
+
+def announce(status: _status.StatusFile, stage: str, message: str, *, failed: bool = False) -> None:
+    """Say a line to the journal, and keep it where the modules read it."""
+    say(message)
+    status.write(_status.Status(stage=stage, message=message, failed=failed, at=time.time()))
+
+
+def say(line: str) -> None:
+    """Write one line to the journal."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def run(argv: list[str]) -> tuple[int, str, str]:
+    """Run a command the way AnsibleModule.run_command does."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return 127, "", f"{argv[0]}: {error.strerror}"
+    return done.returncode, done.stdout, done.stderr
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Brings the unit of an instance into the wanted state, by what is running and not by what was written.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import pathlib
+import time
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _instance, _status
+
+_POLL_S: t.Final = 0.5
+_SETTLE_S: t.Final = 5.0
+_SETTINGS_SUFFIXES: t.Final = (".json", ".env")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Box:
+    """How to act on the box: the command runner, and whether anything may be changed."""
+
+    run: _docker.Run
+    check_mode: bool = False
+    sysroot: pathlib.Path = pathlib.Path("/")
+    status_folder: pathlib.Path = _status.FOLDER
+    clock: c.Callable[[], float] = time.monotonic
+    sleep: c.Callable[[float], None] = time.sleep
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a step. ``before`` and ``after`` are the state of the unit in one line each, for a diff."""
+
+    changed: bool
+    message: str
+    instance: _instance.Instance
+    before: str
+    after: str
+    finished: bool = True
+    failed: bool = False
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """Return what a module returns of it."""
+        return {"finished": self.finished, "progress": self.message, "instance": self.instance.as_dict()}
+
+
+def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float) -> Outcome:
+    """Serve ``spec``: begin with it where ``begin`` says so, then wait up to ``step_s`` seconds for it."""
+    found = _instance.observe(box.run, name, box.sysroot)
+    unit, before = found.unit, line(found)
+    if serves(found, spec) and unit.enabled:
+        return Outcome(False, f"{unit.name} serves what it should", found, before, before)
+    if box.check_mode:
+        return Outcome(True, f"{unit.name} would be started", found, before, f"{unit.name}: active, {short(spec)}")
+    if unit.load_state == "not-found":
+        raise _instance.UnitError(f"there is no {unit.name} on this box; the role vllm_server writes it")
+    if begin:
+        _begin(box, found, spec)
+    deadline = box.clock() + step_s
+    while True:
+        found = _instance.observe(box.run, name, box.sysroot)
+        if serves(found, spec):
+            return Outcome(True, f"{unit.name} answered a completion", found, before, line(found))
+        if failure := failure_of(found):
+            _systemctl(box, "stop", unit.name)
+            return Outcome(True, _why(box, name, failure), found, before, line(found), failed=True)
+        if box.clock() >= deadline:
+            return Outcome(True, _progress(box, name), found, before, line(found), finished=False)
+        box.sleep(_POLL_S)
+
+
+def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
+    """End the engine in order, and with ``remove`` take away its unit and its settings."""
+    found = _instance.observe(box.run, name, box.sysroot)
+    unit, before = found.unit, line(found)
+    unit_file = box.sysroot / _instance.UNIT_FOLDER / unit.name
+    if unit_file.exists() and not _instance.is_ours(unit_file):
+        raise _instance.UnitError(f"{unit_file} was not written by gb10.fleet, so it is left alone; remove it yourself")
+    running = unit.active_state not in {"inactive", "failed"} or bool(found.container and found.container.running)
+    files = _files(box, name, unit_file) if remove else []
+    if not running and not files and not (unit.enabled and remove):
+        return Outcome(False, f"{unit.name} is stopped", found, before, before)
+    if box.check_mode:
+        return Outcome(True, f"{unit.name} would be stopped", found, before, f"{unit.name}: inactive")
+    if remove and unit.load_state != "not-found":
+        _systemctl(box, "disable", "--now", unit.name)
+    elif running:
+        _systemctl(box, "stop", unit.name)
+    for path in files:
+        path.unlink(missing_ok=True)
+    if files:
+        _systemctl(box, "daemon-reload")
+    if unit.given_up:
+        box.run(["systemctl", "reset-failed", unit.name])
+    _status.StatusFile(name, box.status_folder).forget()
+    found = _instance.observe(box.run, name, box.sysroot)
+    return Outcome(True, f"{unit.name} was {'removed' if remove else 'stopped'}", found, before, line(found))
+
+
+def serves(found: _instance.Instance, spec: str) -> bool:
+    """Return whether the wanted engine is running and has answered."""
+    return found.unit.serving and found.running_spec == spec
+
+
+def failure_of(found: _instance.Instance) -> str:
+    """Return in a few words how a start has failed, empty where it has not (yet)."""
+    unit = found.unit
+    if unit.given_up:
+        return f"systemd reports {unit.result}"
+    if unit.restarts > 0 and unit.sub_state == "auto-restart":
+        return "the first start failed"
+    if unit.sub_state == "auto-restart":
+        return f"the first start failed ({unit.result})"
+    return "it was stopped by somebody else" if unit.active_state == "inactive" else ""
+
+
+def line(found: _instance.Instance) -> str:
+    """Return the state of an instance in one line."""
+    spec = f", {short(found.running_spec)}" if found.running_spec else ""
+    return f"{found.unit.name}: {found.unit.active_state}{spec}"
+
+
+def short(spec: str) -> str:
+    """Return a fingerprint as people compare it."""
+    return f"spec {spec[:12]}"
+
+
+def _begin(box: Box, found: _instance.Instance, spec: str) -> None:
+    unit = found.unit
+    if unit.needs_reload:
+        _systemctl(box, "daemon-reload")
+    if not unit.enabled:
+        _systemctl(box, "enable", unit.name)
+    # A start that is under way may be of what was there before: only one of the same spec is waited for.
+    if unit.starting and found.running_spec == spec and not unit.needs_reload:
+        return
+    _status.StatusFile(found.name, box.status_folder).forget()
+    # It also forgets the starts so far: an edit of the inventory is not held against the unit's start limit.
+    box.run(["systemctl", "reset-failed", unit.name])
+    _systemctl(box, "restart", "--no-block", unit.name)
+    _settle(box, unit)
+
+
+def _settle(box: Box, before: _instance.Unit) -> None:
+    """Wait until systemd has taken the job up, so that the state before it is not read as its outcome."""
+    deadline = box.clock() + _SETTLE_S
+    while box.clock() < deadline:
+        now = _instance.show(box.run, before.name)
+        if now.invocation != before.invocation or now.active_state == "deactivating":
+            return
+        box.sleep(_POLL_S / 5)
+
+
+def _progress(box: Box, name: str) -> str:
+    last = _status.StatusFile(name, box.status_folder).read()
+    return last.message if last else "starting"
+
+
+def _why(box: Box, name: str, failure: str) -> str:
+    last = _status.StatusFile(name, box.status_folder).read()
+    reason = last.message if last and last.failed else failure
+    unit = _instance.unit_name(name)
+    return f"{unit} did not come up and was stopped: {reason}. The engine's log: `journalctl -u {unit} -n 200`"
+
+
+def _files(box: Box, name: str, unit_file: pathlib.Path) -> list[pathlib.Path]:
+    folder = box.sysroot / _instance.INSTANCE_FOLDER
+    candidates = [unit_file, *(folder / f"{name}{suffix}" for suffix in _SETTINGS_SUFFIXES)]
+    return [path for path in candidates if path.exists()]
+
+
+def _systemctl(box: Box, *arguments: str) -> None:
+    code, _, err = box.run(["systemctl", *arguments])
+    if code != 0:
+        raise _instance.UnitError(f"`systemctl {' '.join(arguments)}` failed: {err.strip()}")

@@ -1,0 +1,67 @@
+#!/usr/bin/python
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: resolve_model_roles
+short_description: Turn the model roles of a box into complete instances, or say what is wrong with them
+version_added: 0.1.0
+description:
+  - Reads the variables C(model_roles) and C(model_catalogue) of the box, lays the user's catalogue over the shipped one
+    and the box's own keys over both, and returns one complete instance per entry.
+  - Refuses an inventory that cannot be right (an unknown model role, a port taken twice, an image without a digest, a
+    value of the wrong type, an unknown key), and reports every fault at once with the file, the line, the key and the
+    remedy.
+  - Runs on the controller and opens no connection.
+author:
+  - gb10.fleet maintainers
+attributes:
+  action:
+    description: Runs on the controller.
+    support: full
+  check_mode:
+    description: Can run in check mode and return the same.
+    support: full
+  diff_mode:
+    description: Returns what changed in diff mode.
+    support: none
+options:
+  boxes:
+    description:
+      - The inventory names of the boxes to resolve.
+      - The box that the task runs for, if left out.
+    type: list
+    elements: str
+"""
+
+EXAMPLES = r"""
+- name: Resolve the model roles of this box
+  gb10.fleet.resolve_model_roles:
+  register: resolved
+
+- name: Show what this box will serve
+  ansible.builtin.debug:
+    msg: "{{ resolved.instances | map(attribute='name') }}"
+"""
+
+RETURN = r"""
+instances:
+  description:
+    - One mapping per entry of C(model_roles) of the box that the task runs for.
+    - Every key of the model role is in it; C(name), C(model_role), C(port) and C(served_model_name) are filled in.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{name: coordinator, model_role: coordinator, port: 8000, vllm: 0.32.0}]
+boxes:
+  description: The same for every box of O(boxes), by its inventory name.
+  returned: success
+  type: dict
+msg:
+  description: What each box serves; on failure, one sentence per fault with the file, the line, the key and the remedy.
+  returned: always
+  type: raw
+"""

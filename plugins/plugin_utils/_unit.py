@@ -1,0 +1,159 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What an instance is on a box (its container's command line, its guard's settings), and what that changes there.
+
+Pure: the same instance, plan and box give the same unit, and so the same fingerprint.
+
+Note that this plugin util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import hashlib
+import json
+import typing as t
+
+# Raised when the unit's template changes in a way that a running engine has to be restarted for.
+_UNIT_GENERATION: t.Final = 1
+_HOME: t.Final = "/root"
+_HASH_ROUNDS: t.Final = 200_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where things lie on the box, and how long they may take (seconds)."""
+
+    state_folder: str
+    config_folder: str
+    gpu: str
+    secrets: c.Mapping[str, str]
+    gate_timeout_s: int
+    boot_timeout_s: int
+    stop_timeout_s: int
+    start_limit_burst: int
+
+
+def docker_run(
+    instance: c.Mapping[str, t.Any], vllm_args: c.Sequence[str], layout: Layout, labels: c.Mapping[str, str]
+) -> list[str]:
+    """Return the argv that runs the instance's container in the foreground."""
+    name = instance["name"]
+    cache = f"{layout.state_folder}/cache/{name}"
+    argv = ["/usr/bin/docker", "run", f"--name=vllm-{name}", "--pull=never", "--log-driver=none"]
+    # Host network and IPC: NCCL, shared memory and the readiness probe on 127.0.0.1 need them.
+    argv += ["--network=host", "--ipc=host", "--ulimit=memlock=-1", "--ulimit=stack=67108864"]
+    argv += [f"--stop-timeout={layout.stop_timeout_s}"]
+    if layout.gpu == "cdi":
+        argv += ["--device=nvidia.com/gpu=all"]
+    argv += [f"--label={key}={value}" for key, value in sorted(labels.items())]
+    if layout.secrets:
+        argv += [f"--env-file={secrets_file(instance, layout)}"]
+    argv += [f"--env={key}={value}" for key, value in sorted(instance["env"].items())]
+    argv += [
+        f"--volume={cache}:{_HOME}/.cache",
+        f"--volume={layout.state_folder}/huggingface:{_HOME}/.cache/huggingface",
+        f"--env=TRITON_CACHE_DIR={_HOME}/.cache/triton",
+        "--entrypoint=vllm",
+        instance["image"]["reference"],
+        "serve",
+        *vllm_args,
+    ]
+    return argv
+
+
+def fingerprint(argv: c.Sequence[str], secrets: c.Mapping[str, str]) -> str:
+    """Return what tells one deployed engine from another: the hash of all that its container is started with.
+
+    The fingerprint can be read by everyone on the box. A secret goes into it only behind a slow hash, so that it
+    cannot be guessed from it.
+    """
+    hidden = ""
+    if secrets:
+        text = json.dumps(sorted(secrets.items()))
+        hidden = hashlib.pbkdf2_hmac("sha256", text.encode(), b"gb10.fleet", _HASH_ROUNDS).hex()
+    return hashlib.sha256(json.dumps([_UNIT_GENERATION, list(argv), hidden]).encode()).hexdigest()
+
+
+def settings(
+    instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: Layout, spec: str
+) -> dict[str, t.Any]:
+    """Return what the box's program has to know of the instance."""
+    return {
+        "name": instance["name"],
+        "model_role": instance["model_role"],
+        "kind": instance["kind"],
+        "port": instance["port"],
+        "url": f"http://127.0.0.1:{instance['port']}",
+        "models": instance["served_model_name"],
+        "secrets_file": secrets_file(instance, layout) if layout.secrets else "",
+        "reasoning_parser": instance.get("reasoning_parser", ""),
+        "tool_call_parser": instance.get("tool_call_parser", ""),
+        "memory_floor_bytes": plan["memory_floor_bytes"],
+        "gate_timeout_s": layout.gate_timeout_s,
+        "boot_timeout_s": layout.boot_timeout_s,
+        "start_limit_burst": layout.start_limit_burst,
+        "image": instance["image"]["reference"],
+        "spec": spec,
+    }
+
+
+def secrets_file(instance: c.Mapping[str, t.Any], layout: Layout) -> str:
+    """Return where the secrets of an instance lie on the box."""
+    return f"{layout.config_folder}/instances/{instance['name']}.env"
+
+
+def unit(
+    instance: c.Mapping[str, t.Any], vllm_args: c.Sequence[str], plan: c.Mapping[str, t.Any], layout: Layout
+) -> dict[str, t.Any]:
+    """Return an instance's name, the argv of its container, its fingerprint and the settings of its guard."""
+    labels = {"gb10.fleet.instance": instance["name"], "gb10.fleet.model_role": instance["model_role"]}
+    spec = fingerprint(docker_run(instance, vllm_args, layout, labels), layout.secrets)
+    argv = docker_run(instance, vllm_args, layout, {**labels, "gb10.fleet.spec": spec})
+    return {
+        "name": instance["name"],
+        "model_role": instance["model_role"],
+        "port": instance["port"],
+        "argv": argv,
+        "spec": spec,
+        "settings": settings(instance, plan, layout, spec),
+    }
+
+
+def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return what a box has to do to serve exactly ``units``.
+
+    ``leaving`` are no longer named, ``replaced`` run with another fingerprint, ``starting`` are all that have to be
+    started; ``announcement`` says each of these in a sentence.
+    """
+    there = observed["instances"]
+    wanted = {one["name"]: one for one in units}
+    leaving = [name for name in observed["placed"] if name not in wanted]
+    starting = [name for name, one in wanted.items() if not _serves(there.get(name, {}), one["spec"])]
+    replaced = [name for name in starting if there.get(name, {}).get("running")]
+    lines = [f"stop and remove vllm-{name}: the inventory no longer names it" for name in leaving]
+    for name in starting:
+        role, port = wanted[name]["model_role"], wanted[name]["port"]
+        verb = "restart" if name in replaced else "start"
+        what = "it serves something else" if name in replaced else "it does not serve yet"
+        lines.append(f"{verb} vllm-{name} (model role {role}, port {port}): {what}")
+    return {"leaving": leaving, "replaced": replaced, "starting": starting, "announcement": lines}
+
+
+def _serves(state: c.Mapping[str, t.Any], spec: str) -> bool:
+    return state.get("active_state") == "active" and state.get("running_spec") == spec
+
+
+def systemd_word(argument: str) -> str:
+    """Return an argument as one word of an Exec line, whatever is in it.
+
+    systemd reads double quotes and backslashes much like a shell, then "%" as a specifier and "$" as a variable
+    (systemd.service(5), "COMMAND LINES"; systemd.syntax(7), "QUOTING"). Nothing may be left for it to read.
+    """
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    escaped = escaped.replace("%", "%%").replace("$", "$$")
+    harmless = all(char.isalnum() or char in "-_=./:@,+" for char in argument)
+    return escaped if argument and harmless else f'"{escaped}"'

@@ -1,0 +1,243 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Wrong inventories, one fault each: site.yml stops before a connection, naming the file, the key and the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import sys
+import typing as t
+
+import ansible_runner
+import pytest
+
+CHECKOUT = pathlib.Path(__file__).parents[3]
+SCRIPTS = pathlib.Path(sys.executable).parent
+DIGEST = "sha256:" + "ab" * 32
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+HOSTS = """\
+sparks:
+  hosts:
+    spark-1:
+      ansible_host: 192.0.2.1
+      ansible_ssh_executable: {ssh}
+"""
+CATALOGUE = f"""\
+model_catalogue:
+  writer:
+    checkpoint:
+      repo: example/writer
+      revision: {COMMIT}
+    image:
+      name: vllm/vllm-openai
+      digest: {DIGEST}
+    vllm: "0.32.0"
+    max_model_len: 4096
+    max_num_seqs: 4
+"""
+BOX = "model_roles: [writer]\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A wrong inventory: the text of a box's host_vars and of the group's, and what the message has to say."""
+
+    says: tuple[str, ...]
+    box: str = BOX
+    group: str = CATALOGUE
+    where: str = "host_vars/spark-1.yml"
+
+
+def in_group(old: str, new: str, *says: str) -> Fault:
+    """A fault in the catalogue of the group."""
+    changed = CATALOGUE.replace(old, new)
+    if changed == CATALOGUE:
+        raise ValueError(old)
+    return Fault(says=says, group=changed, where="group_vars/sparks.yml")
+
+
+FAULTS: dict[str, Fault] = {
+    "unknown model role": Fault(
+        ("model_roles[0]", "there is no model role 'wrter'", "did you mean writer"), box="model_roles: [wrter]\n"
+    ),
+    "unknown model role in the long form": Fault(
+        ("model_roles[0].role", "there is no model role 'reader'", "writer"), box="model_roles:\n  - role: reader\n"
+    ),
+    "model roles are not a list": Fault(
+        ("model_roles", "'writer' is a string, not a list", "model_roles: [coordinator]"), box="model_roles: writer\n"
+    ),
+    "an entry is a number": Fault(
+        ("model_roles[0]", "8000 is a whole number", "{role: coordinator, port: 8000}"), box="model_roles: [8000]\n"
+    ),
+    "an entry without its role": Fault(
+        ("model_roles[0].role", "is missing", "role: coordinator"), box="model_roles:\n  - port: 8001\n"
+    ),
+    "an unknown key of a box": Fault(
+        ("model_roles[0].max_seqs", "there is no key 'max_seqs'", "max_num_seqs"),
+        box="model_roles:\n  - role: writer\n    max_seqs: 4\n",
+    ),
+    "a port that is no port": Fault(
+        ("model_roles[0].port", "70000 is not between 1024 and 65535"),
+        box="model_roles:\n  - {role: writer, port: 70000}\n",
+    ),
+    "a port in quotes": Fault(
+        ("model_roles[0].port", "'8000' is a string, not a whole number", "8000"),
+        box='model_roles:\n  - {role: writer, port: "8000"}\n',
+    ),
+    "a port taken twice": Fault(
+        ("model_roles[1].port", "port 8000 is taken by model_roles[0] (writer)", "port: 8001"),
+        box="model_roles:\n  - writer\n  - {role: writer, name: second}\n",
+    ),
+    "a name taken twice": Fault(
+        ("model_roles[1].name", "name writer is taken by model_roles[0]", "name: writer-2"),
+        box="model_roles:\n  - writer\n  - {role: writer, port: 8001}\n",
+    ),
+    "a name that cannot be a unit": Fault(
+        ("model_roles[0].name", "'Big Writer' is not a name", "vllm-<name>"),
+        box='model_roles:\n  - {role: writer, name: "Big Writer"}\n',
+    ),
+    "tensor parallel on one box": Fault(
+        ("model_roles[0]", "tensor_parallel_size is 2, but a box has one GPU", "serving_group"),
+        box="model_roles:\n  - {role: writer, tensor_parallel_size: 2}\n",
+    ),
+    "an image without a digest": Fault(
+        ("model_roles[0]", "without a digest, and a tag alone can move", "digest: 'sha256:...'"),
+        group=CATALOGUE.replace(f"      digest: {DIGEST}\n", ""),
+    ),
+    "a tag for a digest": in_group(
+        f"digest: {DIGEST}", "digest: v0.32.0", "image.digest", "'v0.32.0' is not a digest", "imagetools inspect"
+    ),
+    "a tag in the name": in_group(
+        "name: vllm/vllm-openai", "name: vllm/vllm-openai:latest", "image.name", "without a tag", "name: and digest:"
+    ),
+    "a branch for a revision": in_group(
+        f"revision: {COMMIT}",
+        "revision: main",
+        "checkpoint.revision",
+        "'main' is not a commit",
+        "moves under your feet",
+    ),
+    "a checkpoint without its repository": in_group(
+        "      repo: example/writer\n", "", "checkpoint.repo", "is missing", "add it"
+    ),
+    "a version that YAML reads as a number": in_group(
+        'vllm: "0.32.0"', "vllm: 0.32", "writer.vllm", "0.32 is a number, not a string", "in quotes"
+    ),
+    "a context that is true": in_group(
+        "max_model_len: 4096", "max_model_len: true", "writer.max_model_len", "True is true or false", "131072"
+    ),
+    "a model role without its context": in_group(
+        "    max_model_len: 4096\n", "", "writer.max_model_len", "is missing", "max_model_len: 131072"
+    ),
+    "an unknown key of a model role": in_group(
+        "    max_num_seqs: 4\n",
+        "    max_num_seqs: 4\n    reasoning_parsr: qwen3\n",
+        "writer.reasoning_parsr",
+        "there is no key 'reasoning_parsr'",
+        "did you mean reasoning_parser",
+    ),
+    "a size with a unit": in_group(
+        "    max_num_seqs: 4\n",
+        "    max_num_seqs: 4\n    kv_cache_memory_bytes: 6G\n",
+        "writer.kv_cache_memory_bytes",
+        "'6G' is a size with a unit",
+        "write plain bytes",
+    ),
+    "more than the whole memory": in_group(
+        "    max_num_seqs: 4\n",
+        "    max_num_seqs: 4\n    gpu_memory_utilization: 80\n",
+        "writer.gpu_memory_utilization",
+        "80 is not above 0 and at most 1",
+        "0.6",
+    ),
+    "a flag that has a key of its own": in_group(
+        "    max_num_seqs: 4\n",
+        "    max_num_seqs: 4\n    args: {max-model-len: 8192}\n",
+        "writer.args",
+        "'max-model-len', which has a key of its own: max_model_len",
+    ),
+    "a secret in the environment": in_group(
+        "    max_num_seqs: 4\n",
+        "    max_num_seqs: 4\n    env: {HF_TOKEN: hf_nothing}\n",
+        "writer.env",
+        "'HF_TOKEN', which looks like a secret",
+        "vllm_server_secret_env",
+    ),
+    "an empty environment variable": in_group(
+        "    max_num_seqs: 4\n",
+        '    max_num_seqs: 4\n    env: {NCCL_IB_GID_INDEX: ""}\n',
+        "writer.env",
+        "not the same as leaving it unset",
+        "remove the line",
+    ),
+    "a template that cannot be resolved": Fault(
+        ("model_roles", "a template in it cannot be resolved", "no_such_variable"),
+        box='model_roles: ["{{ no_such_variable }}"]\n',
+        where="spark-1",
+    ),
+    "a catalogue that is a list": Fault(
+        ("model_catalogue", "not a mapping of model roles", "{my-role:"),
+        group="model_catalogue: [writer]\n",
+        where="spark-1",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run of site.yml came to."""
+
+    status: str
+    message: str
+    connected: bool
+
+
+def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
+    """Run the whole of site.yml on an inventory whose box cannot be reached, and see whether it was tried."""
+    touched = folder / "connected"
+    ssh = folder / "ssh"
+    ssh.write_text(f"#!/bin/sh\ntouch {touched}\nexit 255\n", encoding="utf-8")
+    ssh.chmod(0o755)
+    inventory = folder / "inventory"
+    for path, text in {
+        "hosts.yml": HOSTS.format(ssh=ssh),
+        "group_vars/sparks.yml": group,
+        "host_vars/spark-1.yml": box,
+    }.items():
+        (inventory / path).parent.mkdir(parents=True, exist_ok=True)
+        (inventory / path).write_text(text, encoding="utf-8")
+    runner = ansible_runner.run(
+        private_data_dir=str(folder / "runner"),
+        playbook=str(CHECKOUT / "site.yml"),
+        inventory=str(inventory),
+        envvars={"ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"), "PATH": f"{SCRIPTS}:{os.environ['PATH']}"},
+        quiet=True,
+    )
+    failures = [
+        event["event_data"]["res"]["msg"]
+        for event in runner.events
+        if event["event"] in {"runner_on_failed", "runner_on_unreachable"}
+    ]
+    return Outcome(t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists())
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_path: pathlib.Path) -> None:
+    outcome = run_site(tmp_path, fault.box, fault.group)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    missing = [words for words in (fault.where, *fault.says) if words not in outcome.message]
+    assert not missing, outcome.message
+    assert len(outcome.message.splitlines()) == 1, outcome.message
+
+
+def test_a_right_inventory_leads_to_a_connection(tmp_path: pathlib.Path) -> None:
+    """The proof that the test above can fail: the same box is reached for where nothing is wrong."""
+    outcome = run_site(tmp_path, BOX, CATALOGUE)
+    assert outcome.connected
+    assert "Failed to connect" in outcome.message or "unreachable" in outcome.message.lower()

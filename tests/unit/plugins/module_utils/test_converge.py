@@ -1,0 +1,172 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _converge, _instance, _status
+
+SPEC, OTHER = "a" * 64, "b" * 64
+UNIT = "vllm-writer.service"
+
+
+class FakeBox:
+    """A box whose systemd and Docker follow a script: every look at the unit takes the next state of it."""
+
+    def __init__(self, folder: pathlib.Path, *states: str, spec: str = "", unit_text: str | None = None) -> None:
+        self.states = list(states)
+        self.spec = spec
+        self.calls: list[str] = []
+        self.root = folder / "root"
+        units = self.root / _instance.UNIT_FOLDER
+        units.mkdir(parents=True)
+        (self.root / _instance.INSTANCE_FOLDER).mkdir(parents=True)
+        (units / UNIT).write_text(f"{_instance.MARK}.\n[Unit]\n" if unit_text is None else unit_text)
+        self.status = _status.StatusFile("writer", folder / "run")
+        self.now = 0.0
+        self.box = self.acting()
+
+    def acting(self, *, check_mode: bool = False) -> _converge.Box:
+        """Return the box to act on, with a clock that only sleeping moves."""
+        return _converge.Box(
+            run=self.run,
+            check_mode=check_mode,
+            sysroot=self.root,
+            status_folder=self.root.parent / "run",
+            clock=lambda: self.now,
+            sleep=self.sleep,
+        )
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        """Answer a command."""
+        if argv[:2] == ["systemctl", "show"]:
+            state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            return 0, "LoadState=loaded\nInvocationID=" + str(len(self.states)) + "\n" + state.replace(" ", "\n"), ""
+        if argv[:3] == ["docker", "container", "inspect"]:
+            if not self.spec:
+                return 1, "", "Error response from daemon: No such container: vllm-writer"
+            labels = {_instance.SPEC_LABEL: self.spec}
+            state = {"Running": True, "Pid": 1, "ExitCode": 0}
+            found = {
+                "Id": "c" * 64,
+                "Name": "/vllm-writer",
+                "State": state,
+                "Config": {"Image": "x@y", "Labels": labels},
+            }
+            return 0, json.dumps([found]), ""
+        self.calls.append(" ".join(argv[1:]))
+        return 0, "", ""
+
+    def started(self, *, begin: bool = True, step_s: float = 0.0) -> _converge.Outcome:
+        """Ask for SPEC."""
+        return _converge.started(self.box, "writer", SPEC, begin=begin, step_s=step_s)
+
+
+ACTIVE = "ActiveState=active SubState=running UnitFileState=enabled"
+STARTING = "ActiveState=activating SubState=start-post UnitFileState=enabled"
+FAILED = "ActiveState=failed SubState=failed Result=exit-code UnitFileState=enabled"
+RETRYING = "ActiveState=activating SubState=auto-restart Result=exit-code NRestarts=1 UnitFileState=enabled"
+STOPPED = "ActiveState=inactive SubState=dead UnitFileState=enabled"
+
+
+def test_an_engine_that_serves_what_it_should_is_left_alone(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, ACTIVE, spec=SPEC)
+    outcome = box.started()
+    assert (outcome.changed, outcome.finished, box.calls) == (False, True, [])
+
+
+def test_an_engine_that_serves_something_else_is_restarted(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, ACTIVE, STARTING, STARTING, spec=OTHER)
+    outcome = box.started()
+    assert (outcome.changed, outcome.finished) == (True, False)
+    assert f"restart --no-block {UNIT}" in box.calls
+
+
+def test_a_changed_unit_file_is_read_before_the_start(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, f"{STOPPED} NeedDaemonReload=yes", STARTING)
+    box.started()
+    assert box.calls.index("daemon-reload") < box.calls.index(f"restart --no-block {UNIT}")
+
+
+def test_the_start_counter_is_cleared_so_that_an_edit_is_not_held_against_the_unit(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, FAILED, STARTING)
+    box.started()
+    assert box.calls.index(f"reset-failed {UNIT}") < box.calls.index(f"restart --no-block {UNIT}")
+
+
+def test_a_disabled_unit_is_enabled(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, "ActiveState=inactive SubState=dead UnitFileState=disabled", STARTING)
+    box.started()
+    assert f"enable {UNIT}" in box.calls
+
+
+def test_a_start_of_the_same_engine_that_is_under_way_is_joined(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, STARTING, spec=SPEC)
+    outcome = box.started()
+    assert not outcome.finished
+    assert box.calls == []
+
+
+def test_progress_is_what_the_box_said_last(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, STARTING, spec=SPEC)
+    box.status.write(_status.Status("ready", "12 s of 300 s: starting", False, 0.0))
+    assert box.started(begin=False).as_dict()["progress"] == "12 s of 300 s: starting"
+
+
+def test_a_first_start_that_fails_is_stopped_and_explained(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, RETRYING)
+    box.status.write(_status.Status("ready", "dead: the process is gone", True, 0.0))
+    outcome = box.started(begin=False)
+    assert outcome.failed
+    assert "dead: the process is gone" in outcome.message
+    assert f"journalctl -u {UNIT}" in outcome.message
+    assert box.calls == [f"stop {UNIT}"]
+
+
+@pytest.mark.parametrize("state", [FAILED, STOPPED])
+def test_a_unit_that_went_down_while_waited_for_is_a_failure(tmp_path: pathlib.Path, state: str) -> None:
+    assert FakeBox(tmp_path, state).started(begin=False).failed
+
+
+def test_check_mode_changes_nothing(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, STOPPED)
+    box.box = box.acting(check_mode=True)
+    assert box.started().changed
+    assert _converge.stopped(box.box, "writer", remove=True).changed
+    assert box.calls == []
+    assert (box.root / _instance.UNIT_FOLDER / UNIT).exists()
+
+
+def test_removing_takes_the_unit_and_its_settings(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, ACTIVE, STOPPED, spec=SPEC)
+    secrets = box.root / _instance.INSTANCE_FOLDER / "writer.env"
+    secrets.write_text("HF_TOKEN=hf_nothing\n")
+    outcome = _converge.stopped(box.box, "writer", remove=True)
+    assert outcome.changed
+    assert f"disable --now {UNIT}" in box.calls
+    assert not (box.root / _instance.UNIT_FOLDER / UNIT).exists()
+    assert not secrets.exists()
+
+
+def test_a_unit_of_somebody_else_is_left_alone(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, ACTIVE, unit_text="[Unit]\nDescription=mine\n")
+    with pytest.raises(_instance.UnitError, match=r"not written by gb10\.fleet"):
+        _converge.stopped(box.box, "writer", remove=True)
+    assert box.calls == []
+    assert _instance.foreign(["writer", "reader"], box.root) == ("writer",)
+    assert _instance.placed(box.root) == ()
+
+
+def test_stopping_twice_changes_nothing_the_second_time(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, STOPPED)
+    assert not _converge.stopped(box.box, "writer", remove=False).changed
+    assert box.calls == []
