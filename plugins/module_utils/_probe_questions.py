@@ -1,0 +1,62 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Questions whose answers can be checked. They differ from call to call: no prefix cache answers for the engine.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing as t
+
+if t.TYPE_CHECKING:
+    import random
+
+QuestionKind = t.Literal["arithmetic", "echo"]
+
+_WORDS = [
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+]
+_TENS = {20: "twenty", 30: "thirty", 40: "forty"}
+# No vowels, so that no nonce is ever a word.
+_NONCE_LETTERS = "bcdfghjkmnpqrstvwxz"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt and what an honest answer to it holds."""
+
+    prompt: str
+    expected: str
+
+    def answered_by(self, text: str) -> bool:
+        """Whether the text answers the question; a number may come with words, markup or the sum around it."""
+        if not self.expected.isdigit():
+            return re.search(rf"(?<!\w){re.escape(self.expected)}(?!\w)", text, re.IGNORECASE) is not None
+        # The answer stands first or last ("12", "12 (5 + 7)", "5 + 7 = 12"); a number in the middle proves nothing.
+        numbers = re.findall(r"(?<![\d.])\d+(?:\.\d+)?", text)
+        if numbers:
+            return float(self.expected) in {float(numbers[0]), float(numbers[-1])}
+        return re.search(rf"\b{_in_words(int(self.expected))}\b", text, re.IGNORECASE) is not None
+
+
+def ask(kind: QuestionKind, rng: random.Random) -> Question:
+    """Return a new question."""
+    if kind == "echo":
+        nonce = "".join(rng.choice(_NONCE_LETTERS) for _ in range(8))
+        return Question(f"Repeat this word exactly and say nothing else: {nonce}", nonce)
+    # Zero is left out: then the sum differs from both numbers, and repeating the question is no answer.
+    a, b = rng.randint(1, 20), rng.randint(1, 20)
+    return Question(f"What is {a} plus {b}? Answer with the number only.", str(a + b))
+
+
+def _in_words(number: int) -> str:
+    if number < len(_WORDS):
+        return _WORDS[number]
+    tens, ones = number // 10 * 10, number % 10
+    return _TENS[tens] if not ones else f"{_TENS[tens]}[- ]{_WORDS[ones]}"
