@@ -145,6 +145,37 @@ class ModelConfig:
             "num_attention_heads",
         )
 
+    def rope_type(self) -> str:
+        """Return how RoPE is scaled (yarn, llama3, ...), or "default" where it is not."""
+        for name in ("rope_parameters", "rope_scaling"):
+            rope = self.get(name)
+            if isinstance(rope, dict):
+                # One entry per layer type: the layers that stretch their context are the ones that matter.
+                parts = [part for part in rope.values() if isinstance(part, dict)] or [rope]
+                kinds = {str(part.get("rope_type") or part.get("type") or "default") for part in parts}
+                return next((kind for kind in sorted(kinds) if kind != "default"), "default")
+        return "yarn" if self.get("yarn") else "default"
+
+    def kv_cache_dtype(self) -> str:
+        """Return the dtype that the checkpoint's quantisation gives to the cache where the user asks for none."""
+        for part in (self.outer, self.inner):
+            quantization = part.get("quantization_config")
+            if isinstance(quantization, dict):
+                inner = quantization.get("quantization")
+                return _kv_cache_dtype({**quantization, **(inner if isinstance(inner, dict) else {})})
+        return ""
+
+
+def _kv_cache_dtype(quantization: t.Mapping[str, t.Any]) -> str:
+    scheme = quantization.get("kv_cache_scheme") or quantization.get("kv_cache_quant_algo")
+    if isinstance(scheme, dict):
+        bits, kind = scheme.get("num_bits"), scheme.get("type")
+        if kind == "float" and bits in (8, 4):
+            return "fp8" if bits == 8 else "nvfp4"
+        return ""
+    name = str(scheme or "").lower()
+    return name if name in {"fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4"} else ""
+
 
 def _from_mistral(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Return Mistral's params.json with Hugging Face's names and the architecture that vLLM gives it."""

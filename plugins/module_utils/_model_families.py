@@ -44,6 +44,15 @@ def read_layers(config: ModelConfig) -> Layers:
     return reader(config)
 
 
+def read_ssm_dtype(config: ModelConfig) -> str:
+    """Return the dtype of the recurrent state where the user asks for none; empty: that of the other state."""
+    if config.architecture.startswith("Qwen3_5"):
+        return config.text("mamba_ssm_dtype")
+    if READERS.get(config.architecture) is _nemotron_h:
+        return config.text("mamba_ssm_cache_dtype") or "float32"
+    return ""
+
+
 def _full(config: ModelConfig) -> Attention:
     head_dim = config.head_dim()
     return Attention(config.kv_heads(), head_dim, head_dim)

@@ -15,7 +15,7 @@ import dataclasses
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._model_config import GeometryError, ModelConfig
-from ansible_collections.gb10.fleet.plugins.module_utils._model_families import read_layers
+from ansible_collections.gb10.fleet.plugins.module_utils._model_families import read_layers, read_ssm_dtype
 from ansible_collections.gb10.fleet.plugins.module_utils._model_layers import LayerCount, count_layers
 
 __all__ = ["GeometryError", "ModelGeometry"]
@@ -28,7 +28,8 @@ class ModelGeometry:
     ``layers`` counts equal layers of the model itself; ``draft_layers`` those that multi-token prediction (MTP) adds
     when it is asked for, empty where the checkpoint or vLLM has none. ``max_model_len`` is the longest context that
     the checkpoint declares, 0 where it declares none. ``ssm_dtype`` is the dtype that the checkpoint asks for its
-    recurrent state, empty where it asks for none.
+    recurrent state, ``kv_cache_dtype`` the one that its quantisation gives to the KV cache; both are empty where it
+    asks for none.
     """
 
     architecture: str
@@ -42,6 +43,8 @@ class ModelGeometry:
     experts_per_token: int = 0
     dtype: str = ""
     ssm_dtype: str = ""
+    kv_cache_dtype: str = ""
+    rope_type: str = "default"
     max_model_len: int = 0
 
     @property
@@ -50,8 +53,16 @@ class ModelGeometry:
         return sum(entry.count for entry in self.layers)
 
     @classmethod
-    def from_config(cls, config: t.Mapping[str, t.Any]) -> ModelGeometry:
-        """Read the geometry from a parsed config.json or params.json; raise GeometryError where it cannot be known."""
+    def from_config(
+        cls, config: t.Mapping[str, t.Any], hf_quant_config: t.Mapping[str, t.Any] | None = None
+    ) -> ModelGeometry:
+        """Read the geometry from a parsed config.json or params.json; raise GeometryError where it cannot be known.
+
+        ``hf_quant_config`` is the parsed hf_quant_config.json of a ModelOpt checkpoint, where there is one and
+        config.json has no quantization_config of its own.
+        """
+        if hf_quant_config and isinstance(config, dict) and "quantization_config" not in config:
+            config = {**config, "quantization_config": hf_quant_config}
         view = ModelConfig.read(config)
         layers, draft = read_layers(view)
         return cls(
@@ -65,7 +76,9 @@ class ModelGeometry:
             experts=view.integer(*_EXPERTS, default=0),
             experts_per_token=view.integer(*_EXPERTS_PER_TOKEN, default=0),
             dtype=view.dtype(),
-            ssm_dtype=view.text("mamba_ssm_dtype") or view.text("mamba_ssm_cache_dtype"),
+            ssm_dtype=read_ssm_dtype(view),
+            kv_cache_dtype=view.kv_cache_dtype(),
+            rope_type=view.rope_type(),
             max_model_len=view.max_model_len(),
         )
 
