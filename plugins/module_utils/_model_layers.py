@@ -163,7 +163,7 @@ class LayerCount:
         return {"kind": self.layer.kind, "count": self.count, **fields}
 
     @classmethod
-    def from_dict(cls, data: dict[str, t.Any]) -> LayerCount:
+    def from_dict(cls, data: t.Mapping[str, t.Any]) -> LayerCount:
         """Read back what as_dict() wrote."""
         kind = data.get("kind")
         if kind not in _BY_KIND:
