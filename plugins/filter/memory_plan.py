@@ -98,6 +98,7 @@ _value:
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+
 from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import PlanInputError, plan_memory
 
 

@@ -38,6 +38,7 @@ _value:
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+
 from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_text import plan_text
 
 
@@ -47,7 +48,7 @@ def memory_plan_text(plan: t.Any) -> str:
         return plan_text(plan)
     except (KeyError, TypeError):
         raise AnsibleFilterError(
-            "gb10.fleet.memory_plan_text: this is not a plan of gb10.fleet.memory_plan; pass on what that filter returned."
+            "gb10.fleet.memory_plan_text: this is no plan; pass on what the filter gb10.fleet.memory_plan returned."
         ) from None
 
 

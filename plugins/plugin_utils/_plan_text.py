@@ -78,8 +78,10 @@ def _table(instances: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
     for instance in instances:
         numbers = instance["numbers"]
         cells = [instance["name"] + ("" if instance["fits"] else " (refused)")]
-        for key in ("weights", "kv_cache", "overhead", "drafter_scratch", "total"):
-            cells.append(f"{numbers[key]['value'] / GIB:.2f}" if key in numbers else "unknown")
+        cells += [
+            f"{numbers[key]['value'] / GIB:.2f}" if key in numbers else "unknown"
+            for key in ("weights", "kv_cache", "overhead", "drafter_scratch", "total")
+        ]
         cells.append(f"{numbers['kv_tokens']['value']:,}" if "kv_tokens" in numbers else "unknown")
         cells.append(f"{numbers['max_concurrency']['value']:.2f}" if "max_concurrency" in numbers else "unknown")
         fraction = instance["gpu_memory_utilization"]
