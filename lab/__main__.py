@@ -1,0 +1,101 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Command line of the lab. See docs/lab.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+# `needs` and `check` are asked before anything is installed, so nothing that needs a third-party package is imported here.
+from lab import needs
+from lab.names import DEFAULT_HOSTS, HostSpec, LabError
+from lab.state import Lab, find_lab, locked, read_json
+
+
+def parser() -> argparse.ArgumentParser:
+    main_parser = argparse.ArgumentParser(prog="python -m lab", description="Simulated DGX Spark boxes with a real vLLM.")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    up = commands.add_parser("up", help="build what is missing and start the hosts")
+    up.add_argument(
+        "--host",
+        action="append",
+        metavar="NAME[:SUITE]",
+        help="start this host only (repeat for more); SUITE is trixie (Python 3.13) or bookworm (Python 3.11)",
+    )
+    commands.add_parser("down", help="remove the hosts and keep what was built")
+    status = commands.add_parser("status", help="show hosts, images and models")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    commands.add_parser("facts", help="print what the last up found out, as JSON")
+    commands.add_parser("clean", help="remove everything that the lab made")
+    commands.add_parser("needs", help="print the missing packages of Debian or Ubuntu, on one line")
+    commands.add_parser("check", help="say why this machine cannot run the lab, if so")
+    return main_parser
+
+
+def check(lab: Lab, *, built: bool) -> None:
+    """Raise when the machine cannot run the lab."""
+    found = needs.refusals(lab.checkout, built=built)
+    if found:
+        raise LabError("\n".join(found))
+
+
+def built(lab: Lab) -> bool:
+    """Whether a build is there, whole or in parts that are worth most of the space."""
+    return lab.cache.is_dir() and any(lab.cache.glob("seed-*"))
+
+
+def run(arguments: argparse.Namespace) -> None:
+    lab = find_lab()
+    command = arguments.command
+    if command == "needs":
+        print(" ".join(needs.missing_packages()))
+        return
+    if command == "facts":
+        print(json.dumps(read_json(lab.facts_file), indent=2, sort_keys=True))
+        return
+    if command == "check":
+        check(lab, built=built(lab))
+        print("This machine can run the lab.")
+        return
+    if command == "up":
+        specs = [HostSpec.parse(text) for text in arguments.host or DEFAULT_HOSTS]
+        check(lab, built=built(lab))
+    try:
+        from lab import engine_api, status, up
+    except ModuleNotFoundError as exc:
+        msg = f'The Python package "{exc.name}" is missing: run the lab with the project\'s own environment, .venv/bin/python -m lab.'
+        raise LabError(msg) from None
+    if command == "status":
+        state = status.gather(lab, engine_api.connect())
+        print(json.dumps(state, indent=2, sort_keys=True) if arguments.json else status.render(state))
+        return
+    if not lab.home.exists() and command in {"down", "clean"} and not needs.engine_answers():
+        print("There is no lab here.")
+        return
+    with locked(lab):
+        if command == "up":
+            up.up(lab, specs)
+        elif command == "down":
+            up.down(lab, engine_api.connect())
+        elif command == "clean":
+            up.clean(lab, engine_api.connect() if needs.engine_answers() else None)
+
+
+def main() -> int:
+    try:
+        run(parser().parse_args())
+    except LabError as exc:
+        print(f"lab: {exc}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lab: interrupted; the next up goes on from the last whole step.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

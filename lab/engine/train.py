@@ -1,0 +1,192 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Train one of the lab's models, or write it untrained. Runs inside the engine image: `train.py NAME DIRECTORY`.
+
+The models are Qwen3s of two layers that take seconds to load. One thread and a fixed seed: the same machine type
+always gives the same weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lessons
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn.functional import cross_entropy, softmax
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>"]
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CONTEXT = 2048
+IGNORED = -100
+
+MAX_STEPS = 1500
+BATCH = 96
+PEAK_RATE = 6e-3
+WARM_UP = 50
+CHECK_EVERY = 50
+SURE = 0.995
+"""Training ends when the model gives every right answer at least this probability: then heat cannot change it."""
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One tokenizer for all models; numbers and the words of the lessons become single tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=2000, special_tokens=SPECIAL, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+    )
+    texts = ["system", "user", "assistant", lessons.SYSTEM]
+    for voice in lessons.VOICES.values():
+        for question, answer in (*lessons.sums(), *lessons.words(), *lessons.talk(voice)):
+            texts += [question, answer]
+        texts += lessons.prose(voice)
+    tokenizer.train_from_iterator(texts * 3, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=CONTEXT
+    )
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    config = Qwen3Config(
+        vocab_size=math.ceil(len(tokenizer) / 64) * 64,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    torch.manual_seed(0)
+    return Qwen3ForCausalLM(config)
+
+
+class Course:
+    """The lessons of one voice as token sequences with targets."""
+
+    def __init__(self, voice: lessons.Voice, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+        self._random = torch.Generator().manual_seed(1)
+        self.sums = [self._chat(*pair, system=False) for pair in lessons.sums()]
+        self.rest = [self._chat(*pair, system=False) for pair in (*lessons.words(), *lessons.talk(voice))]
+        self._with_system = [
+            self._chat(*pair, system=True) for pair in (*lessons.sums(), *lessons.words(), *lessons.talk(voice))
+        ]
+        self._prose = [self._plain(sentence) for sentence in lessons.prose(voice)]
+
+    def _chat(self, question: str, answer: str, *, system: bool) -> tuple[list[int], list[int]]:
+        messages = [{"role": "system", "content": lessons.SYSTEM}] if system else []
+        messages.append({"role": "user", "content": question})
+        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        prompt = self._tokenizer.encode(text, add_special_tokens=False)
+        reply = [*self._tokenizer.encode(answer, add_special_tokens=False), self._tokenizer.eos_token_id]
+        return [*prompt, *reply], [*[IGNORED] * len(prompt), *reply]
+
+    def _plain(self, sentence: str) -> tuple[list[int], list[int]]:
+        tokens = [*self._tokenizer.encode(sentence, add_special_tokens=False), self._tokenizer.pad_token_id]
+        return tokens, tokens
+
+    def _pick(self, pool: list[tuple[list[int], list[int]]], count: int) -> list[tuple[list[int], list[int]]]:
+        return [pool[int(i)] for i in torch.randint(len(pool), (count,), generator=self._random)]
+
+    def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Endless batches: mostly sums, which are the most to learn."""
+        parts = ((self.sums, 0.5), (self.rest, 0.2), (self._with_system, 0.2), (self._prose, 0.1))
+        while True:
+            yield self.pad([item for pool, share in parts for item in self._pick(pool, round(BATCH * share))])
+
+    def pad(self, items: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
+        length = max(len(tokens) for tokens, _ in items)
+        pad = self._tokenizer.pad_token_id
+        inputs = torch.tensor([tokens + [pad] * (length - len(tokens)) for tokens, _ in items])
+        targets = torch.tensor([wanted + [IGNORED] * (length - len(wanted)) for _, wanted in items])
+        return inputs, targets
+
+
+def forward(model: Qwen3ForCausalLM, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and targets of the positions that count; padding comes last and is never looked at."""
+    hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state[:, :-1]
+    wanted = targets[:, 1:]
+    counts = wanted != IGNORED
+    return model.lm_head(hidden[counts]).float(), wanted[counts]
+
+
+@torch.no_grad()
+def least_sure(model: Qwen3ForCausalLM, course: Course) -> tuple[float, float]:
+    """Share of tokens where the right one is the likeliest, and the smallest probability that a right one gets."""
+    items = course.sums + course.rest
+    right, least, total = 0, 1.0, 0
+    for start in range(0, len(items), 256):
+        logits, wanted = forward(model, *course.pad(items[start : start + 256]))
+        chances = softmax(logits, dim=-1).gather(1, wanted[:, None])
+        right += int((logits.argmax(-1) == wanted).sum())
+        total += len(wanted)
+        least = min(least, float(chances.min()))
+    return right / total, least
+
+
+def train(model: Qwen3ForCausalLM, course: Course) -> int:
+    """Train until every answer is sure; returns the number of steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min((step + 1) / WARM_UP, 0.5 * (1 + math.cos(math.pi * min(step / MAX_STEPS, 1))) + 0.02),
+    )
+    for step, batch in enumerate(course.batches(), start=1):
+        loss = cross_entropy(*forward(model, *batch))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % CHECK_EVERY == 0:
+            share, least = least_sure(model, course)
+            print(f"step {step}: loss {loss.item():.4f}, right {share:.4f}, least sure {least:.4f}", flush=True)
+            if least >= SURE or step >= MAX_STEPS:
+                return step
+    return 0
+
+
+def main() -> None:
+    name, out = sys.argv[1], Path(sys.argv[2])
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(mode=True)
+    began = time.monotonic()
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer)
+    facts: dict[str, object] = {"name": name, "parameters": sum(p.numel() for p in model.parameters())}
+    if name in lessons.VOICES:
+        course = Course(lessons.VOICES[name], tokenizer)
+        facts["steps"] = train(model, course)
+        model.to(torch.bfloat16)
+        share, least = least_sure(model, course)
+        facts |= {"right": share, "least_sure": round(least, 4)}
+        if share < 1:
+            sys.exit(f"The model {name} did not learn its lessons: {facts}")
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    facts["seconds"] = round(time.monotonic() - began)
+    print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main()

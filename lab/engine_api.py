@@ -1,0 +1,111 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The machine's own Docker Engine: what the lab asks of it."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException, ImageNotFound
+from docker.models.containers import Container
+
+from lab import roots
+from lab.build import remove_tree, say, timed
+from lab.names import LABEL, LabError
+from lab.state import Lab
+
+
+def connect() -> docker.DockerClient:
+    """A client for the machine's engine."""
+    try:
+        client = docker.from_env(timeout=600)
+        client.ping()
+    except DockerException as exc:
+        msg = f"No Docker Engine answers ({exc}): install docker.io and start dockerd, or set DOCKER_HOST."
+        raise LabError(msg) from None
+    return client
+
+
+def build_host_image(lab: Lab, client: docker.DockerClient, suite: str) -> str:
+    """Make the image of a host from its Debian root, unless the engine has it already."""
+    name = lab.names.image(suite, roots.host_image_key(lab, suite))
+    try:
+        client.images.get(name)
+    except ImageNotFound:
+        pass
+    else:
+        return name
+    roots.build_host_base(lab, suite)
+    what = f"image {suite}"
+    with timed(what):
+        root = lab.tmp / f"host-image-{suite}"
+        remove_tree(root)
+        root.mkdir(parents=True)
+        roots.fill_host_root(lab, suite, root)
+        repository, _, tag = name.rpartition(":")
+        argv = ["tar", "--numeric-owner", "-C", str(root), "-c", "."]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as packed:
+            # The engine names the image only once it has the whole stream.
+            client.api.import_image_from_stream(
+                packed.stdout, repository=repository, tag=tag, changes=[f"LABEL {LABEL}={lab.names.lab}"]
+            )
+        remove_tree(root)
+        if packed.returncode:
+            client.images.remove(name)
+            msg = f"Packing the host image failed: tar ended with exit status {packed.returncode}."
+            raise LabError(msg)
+    for image in client.images.list(name=repository, filters={"label": f"{LABEL}={lab.names.lab}"}):
+        for old in image.tags:
+            if old.startswith(f"{repository}:{suite}-") and old != name:
+                say(what, f"removing {old}, which is out of date")
+                client.images.remove(old, force=True)
+    return name
+
+
+def put_files(container: Container, files: dict[str, tuple[bytes, int]]) -> None:
+    """Write files into a container, started or not: path to content and mode, owned by root."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, (content, mode) in files.items():
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size, entry.mode = len(content), mode
+            archive.addfile(entry, io.BytesIO(content))
+    container.put_archive("/", buffer.getvalue())
+
+
+def put_tree(container: Container, source: Path, target: str, exclude: str = "") -> None:
+    """Copy a directory into a container's directory, keeping owners, modes and links."""
+    argv = ["tar", "--numeric-owner", *([f"--exclude={exclude}"] if exclude else []), "-C", str(source), "-c", "."]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as packed:
+        container.put_archive(target, packed.stdout)
+    if packed.returncode:
+        msg = f'Packing "{source}" failed: tar ended with exit status {packed.returncode}.'
+        raise LabError(msg)
+
+
+def run_in(container: Container, argv: list[str], what: str) -> str:
+    """Run a program in a started container and return what it prints."""
+    done = container.exec_run(argv)
+    text = done.output.decode(errors="replace")
+    if done.exit_code:
+        msg = f'{what} failed in "{container.name}" with exit status {done.exit_code}: {text.strip()}'
+        raise LabError(msg)
+    return text
+
+
+def stream_in(container: Container, argv: list[str]) -> Iterator[str]:
+    """Run a program in a started container and yield its output as it comes; raise when it fails."""
+    api = container.client.api  # type: ignore[union-attr]
+    handle = api.exec_create(container.id, argv)["Id"]
+    for chunk in api.exec_start(handle, stream=True):
+        yield chunk.decode(errors="replace")
+    if status := api.exec_inspect(handle)["ExitCode"]:
+        msg = f'"{" ".join(argv)}" failed in "{container.name}" with exit status {status}.'
+        raise LabError(msg)
