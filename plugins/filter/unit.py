@@ -11,8 +11,29 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _unit
-from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import render_args
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan, _unit
+from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import PlanInputError
+from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import FlagError
+
+
+def box_plan(
+    instances: c.Sequence[c.Mapping[str, t.Any]],
+    memory: c.Mapping[str, t.Any],
+    observed: c.Mapping[str, t.Any],
+    checkpoints: c.Mapping[str, c.Mapping[str, t.Any]],
+    host_reserve_bytes: int,
+) -> dict[str, t.Any]:
+    """Return the plan of a box from what it is and what its inventory wants."""
+    try:
+        return _box_plan.box_plan(
+            instances,
+            memory=memory,
+            observed=observed,
+            checkpoints=checkpoints,
+            host_reserve_bytes=host_reserve_bytes,
+        )
+    except PlanInputError as error:
+        raise AnsibleFilterError(f"gb10.fleet.box_plan: {error}") from error
 
 
 def vllm_units(
@@ -21,14 +42,11 @@ def vllm_units(
     """Return what lies on the box of each instance, by its plan."""
     try:
         where = _unit.Layout(**layout)
-        return [
-            _unit.unit(
-                one, render_args({**one, **plan["instances"][one["name"]]}), plan["instances"][one["name"]], where
-            )
-            for one in instances
-        ]
+        return [_unit.unit(one, plan["instances"][one["name"]], where) for one in instances]
     except (KeyError, TypeError) as error:
         raise AnsibleFilterError(f"gb10.fleet.vllm_units: {error} is missing or not expected") from error
+    except FlagError as error:
+        raise AnsibleFilterError(f"gb10.fleet.vllm_units: {error}") from error
 
 
 def unit_changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -49,4 +67,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, c.Callable[..., t.Any]]:
         """Return the filters."""
-        return {"vllm_units": vllm_units, "unit_changes": unit_changes, "systemd_exec": systemd_exec}
+        return {"box_plan": box_plan, "vllm_units": vllm_units, "unit_changes": unit_changes, "systemd_exec": systemd_exec}

@@ -135,6 +135,7 @@ class Instance:
             "running_spec": self.running_spec,
             "running_image": self.container.image if self.container else "",
             "spec": str(self.settings.get("spec", "")),
+            "memory_bytes": int(self.settings.get("memory_bytes", 0)),
             "recorded_spec": str(self.record.get("spec", "")),
             "port": self.settings.get("port"),
             "model_role": str(self.settings.get("model_role", "")),

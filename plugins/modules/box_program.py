@@ -13,7 +13,7 @@ description:
   - Packs the start gate, the readiness probe and what they need into one file of Python's standard library and copies
     it to the box. systemd runs it there without Ansible, and it is the very code that the modules run.
 author:
-  - gb10.fleet maintainers
+  - gb10.fleet maintainers (!UNKNOWN)
 attributes:
   action:
     description: Packs on the controller and copies from there.

@@ -15,7 +15,7 @@ description:
   - Nothing that runs on the box is touched. A registry that is down or a digest that does not exist fails the task.
   - Accounts of private registries are those of C(docker login) on the box.
 author:
-  - gb10.fleet maintainers
+  - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gb10.fleet._attributes
 attributes:

@@ -14,7 +14,7 @@ description:
     only size that counts; C(nvidia-smi) prints C([N/A]) for it.
   - All sizes are bytes.
 author:
-  - gb10.fleet maintainers
+  - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gb10.fleet._attributes
   - gb10.fleet._attributes.info_module

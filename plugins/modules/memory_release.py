@@ -14,7 +14,7 @@ description:
     running container is left. A stopped engine's memory comes back seconds to minutes after its process is gone.
   - Fails, naming the largest processes, if that does not happen in time. Nothing is killed.
 author:
-  - gb10.fleet maintainers
+  - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gb10.fleet._attributes
 attributes:

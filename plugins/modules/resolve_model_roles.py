@@ -17,7 +17,7 @@ description:
     remedy.
   - Runs on the controller and opens no connection.
 author:
-  - gb10.fleet maintainers
+  - gb10.fleet maintainers (!UNKNOWN)
 attributes:
   action:
     description: Runs on the controller.

@@ -17,7 +17,7 @@ description:
     after it wrote the files finishes the job the next time.
   - An engine whose first start fails is stopped, and the task fails with the reason.
 author:
-  - gb10.fleet maintainers
+  - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gb10.fleet._attributes
 attributes:

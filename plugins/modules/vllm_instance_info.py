@@ -13,7 +13,7 @@ description:
   - Reads in one go the instances that the collection has placed on the box (their systemd units, containers and
     settings), Docker Engine, the GPU's CDI devices, and which of some images and files are there.
 author:
-  - gb10.fleet maintainers
+  - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gb10.fleet._attributes
   - gb10.fleet._attributes.info_module

@@ -17,6 +17,8 @@ import hashlib
 import json
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import render_args
+
 # Raised when the unit's template changes in a way that a running engine has to be restarted for.
 _UNIT_GENERATION: t.Final = 1
 _HOME: t.Final = "/root"
@@ -29,6 +31,7 @@ class Layout:
 
     state_folder: str
     config_folder: str
+    listen_address: str
     gpu: str
     secrets: c.Mapping[str, str]
     gate_timeout_s: int
@@ -92,6 +95,7 @@ def settings(
         "secrets_file": secrets_file(instance, layout) if layout.secrets else "",
         "reasoning_parser": instance.get("reasoning_parser", ""),
         "tool_call_parser": instance.get("tool_call_parser", ""),
+        "memory_bytes": plan["memory_bytes"],
         "memory_floor_bytes": plan["memory_floor_bytes"],
         "gate_timeout_s": layout.gate_timeout_s,
         "boot_timeout_s": layout.boot_timeout_s,
@@ -106,10 +110,16 @@ def secrets_file(instance: c.Mapping[str, t.Any], layout: Layout) -> str:
     return f"{layout.config_folder}/instances/{instance['name']}.env"
 
 
-def unit(
-    instance: c.Mapping[str, t.Any], vllm_args: c.Sequence[str], plan: c.Mapping[str, t.Any], layout: Layout
-) -> dict[str, t.Any]:
+def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: Layout) -> dict[str, t.Any]:
     """Return an instance's name, the argv of its container, its fingerprint and the settings of its guard."""
+    vllm_args = render_args(
+        {
+            **instance,
+            "host": layout.listen_address,
+            "kv_cache_memory_bytes": plan["kv_cache_memory_bytes"],
+            "gpu_memory_utilization": plan["gpu_memory_utilization"],
+        }
+    )
     labels = {"gb10.fleet.instance": instance["name"], "gb10.fleet.model_role": instance["model_role"]}
     spec = fingerprint(docker_run(instance, vllm_args, layout, labels), layout.secrets)
     argv = docker_run(instance, vllm_args, layout, {**labels, "gb10.fleet.spec": spec})

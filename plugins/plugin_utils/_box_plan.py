@@ -1,0 +1,89 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Joins what was observed of a box and what its inventory wants, and plans its memory with both.
+
+The sizes come from what does not change between two runs (the pool, the checkpoint, the limits of the model role).
+What happens to be free right now decides only whether the plan can be carried out, never what it says.
+
+Note that this plugin util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import plan_memory
+
+# vLLM flags that a model role gives in "args" and that the size of its cache depends on.
+_SIZING_FLAGS: t.Final = (
+    "max_num_batched_tokens",
+    "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype",
+    "load_format",
+    "async_scheduling",
+)
+
+
+def box_plan(
+    instances: c.Sequence[c.Mapping[str, t.Any]],
+    *,
+    memory: c.Mapping[str, t.Any],
+    observed: c.Mapping[str, t.Any],
+    checkpoints: c.Mapping[str, c.Mapping[str, t.Any]],
+    host_reserve_bytes: int,
+) -> dict[str, t.Any]:
+    """Return the plan of a box: ``instances`` by name, ``box``, ``findings`` and ``verdict``.
+
+    ``checkpoints`` holds what checkpoint_info returned, by the name of the instance.
+    """
+    pool = {
+        "total_bytes": memory["total_bytes"],
+        "available_bytes": memory["available_bytes"],
+        "platform": "cpu" if observed["gpu"] == "none" else "gb10",
+        "holders": _holders(memory, observed),
+    }
+    wanted = [_entry(one, checkpoints.get(one["name"], {})) for one in instances]
+    plan = plan_memory(pool, wanted, host_reserve_bytes=host_reserve_bytes)
+    return {**plan, "instances": {one["name"]: _planned(one, host_reserve_bytes) for one in plan["instances"]}}
+
+
+def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    args = {str(name).replace("-", "_"): value for name, value in instance["args"].items()}
+    entry = {
+        **instance,
+        **{name: args[name] for name in _SIZING_FLAGS if name in args},
+        "prefix_caching": bool(args.get("enable_prefix_caching", True)) and not args.get("no_enable_prefix_caching"),
+    }
+    if checkpoint:
+        entry |= {
+            "geometry": checkpoint["geometry"],
+            "scheme": checkpoint["scheme"],
+            "weights_bytes": checkpoint["weights_bytes"],
+        }
+    return entry
+
+
+def _holders(memory: c.Mapping[str, t.Any], observed: c.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+    """Return who holds memory: our own units with what was planned for them, everybody else with what they hold."""
+    own = [
+        {"name": state["unit"], "unit": state["unit"], "bytes": state["memory_bytes"]}
+        for state in observed["instances"].values()
+        if state["running"]
+    ]
+    others = [
+        {"name": one["name"], "pid": one["pid"], "bytes": one["bytes"]} for one in memory["holders"] if not one["vllm"]
+    ]
+    return own + others
+
+
+def _planned(planned: c.Mapping[str, t.Any], host_reserve_bytes: int) -> dict[str, t.Any]:
+    numbers = planned["numbers"]
+    return {
+        **planned,
+        "memory_bytes": numbers["total"]["value"] if "total" in numbers else 0,
+        # What the start gate asks for: the highest point of the boot, and the host's reserve on top.
+        "memory_floor_bytes": numbers["boot_peak"]["value"] + host_reserve_bytes if "boot_peak" in numbers else 0,
+    }
