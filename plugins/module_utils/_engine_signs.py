@@ -14,6 +14,8 @@ import math
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._process_state import COMMAND_TIMEOUT_S, Run, run_command
+
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})?\s+([^\s]+)\s*$", re.MULTILINE)
 _STATS = re.compile(
     r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s,?\s+"
@@ -129,6 +131,12 @@ class EngineStats:
 def reasoning_parser_failed(log: str) -> bool:
     """Whether the log says that thinking will not be told from answers, although a parser was asked for."""
     return "Auto-initialization of reasoning token IDs failed" in log
+
+
+def read_gpu(run: Run = run_command) -> str | None:
+    """Return what Gpu.from_csv() reads, from this machine's nvidia-smi; None where there is none."""
+    answer = run(["nvidia-smi", f"--query-gpu={Gpu.QUERY}", "--format=csv"], COMMAND_TIMEOUT_S)
+    return answer[1] if answer is not None and answer[0] == 0 else None
 
 
 def _number(cell: str) -> float | None:

@@ -439,17 +439,18 @@ def close(exchange: Exchange) -> None:
 
 
 def hang(exchange: Exchange) -> None:
-    """Accept the request and never answer, as an engine does that is stopped or waits for its peer."""
+    """Accept the request and never answer, as an engine does that is stopped or waits for its peer.
+
+    The gauge stays up after the client has left: a wedged engine sends no new figures.
+    """
     exchange.server.metrics.running += 1
     exchange.sleep(3600)
-    exchange.server.metrics.running -= 1
 
 
 def queue(exchange: Exchange) -> None:
     """Leave the request waiting forever while none runs."""
     exchange.server.metrics.waiting += 1
     exchange.sleep(3600)
-    exchange.server.metrics.waiting -= 1
 
 
 def slow(seconds: float, then: Action = answer) -> Action:
