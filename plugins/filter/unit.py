@@ -67,4 +67,9 @@ class FilterModule:
 
     def filters(self) -> dict[str, c.Callable[..., t.Any]]:
         """Return the filters."""
-        return {"box_plan": box_plan, "vllm_units": vllm_units, "unit_changes": unit_changes, "systemd_exec": systemd_exec}
+        return {
+            "box_plan": box_plan,
+            "vllm_units": vllm_units,
+            "unit_changes": unit_changes,
+            "systemd_exec": systemd_exec,
+        }

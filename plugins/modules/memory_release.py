@@ -88,10 +88,11 @@ def main() -> None:
         )
     except _docker.DockerError as error:
         module.fail_json(msg=str(error))
-    state = {"waited_s": round(verdict.waited_s, 1), "available_bytes": _memory.meminfo().available_bytes}
+    waited, available = round(verdict.waited_s, 1), _memory.meminfo().available_bytes
     if not verdict.passed:
-        module.fail_json(msg=f"The memory did not come back: {verdict.reason}.", **state)
-    module.exit_json(changed=False, **state)
+        message = f"The memory did not come back: {verdict.reason}."
+        module.fail_json(msg=message, waited_s=waited, available_bytes=available)
+    module.exit_json(changed=False, waited_s=waited, available_bytes=available)
 
 
 if __name__ == "__main__":

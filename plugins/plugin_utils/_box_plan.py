@@ -52,11 +52,9 @@ def box_plan(
 
 def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
     args = {str(name).replace("-", "_"): value for name, value in instance["args"].items()}
-    entry = {
-        **instance,
-        **{name: args[name] for name in _SIZING_FLAGS if name in args},
-        "prefix_caching": bool(args.get("enable_prefix_caching", True)) and not args.get("no_enable_prefix_caching"),
-    }
+    entry: dict[str, t.Any] = dict(instance)
+    entry |= {name: args[name] for name in _SIZING_FLAGS if name in args}
+    entry["prefix_caching"] = bool(args.get("enable_prefix_caching", True)) and not args.get("no_enable_prefix_caching")
     if checkpoint:
         entry |= {
             "geometry": checkpoint["geometry"],

@@ -1,0 +1,149 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What tests on lab boxes share: run a playbook as a user would, ask a box, ask an engine."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import typing as t
+import urllib.request
+
+import ansible_runner
+
+CHECKOUT = pathlib.Path(__file__).parents[2]
+LAB = CHECKOUT / ".lab"
+SCRIPTS = pathlib.Path(sys.executable).parent
+# The line in which ansible-core says, at this verbosity, that it runs something on a box.
+_REMOTE = re.compile(r"^<(?P<box>[^>]+)> SSH: EXEC ", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run of a playbook came to."""
+
+    status: str
+    stats: dict[str, dict[str, int]]
+    output: str
+    messages: tuple[str, ...]
+    failures: tuple[str, ...]
+
+    def count(self, kind: str, box: str) -> int:
+        """Return how many tasks of a kind (ok, changed, failures, dark) a box had."""
+        return self.stats.get(kind, {}).get(box, 0)
+
+    def remote_executions(self, box: str) -> int:
+        """Return how often something was run on a box over SSH; the run needs ``verbosity=3``."""
+        return sum(1 for match in _REMOTE.finditer(self.output) if match["box"] == box)
+
+
+def play(
+    *,
+    limit: str,
+    inventory: pathlib.Path = CHECKOUT / "inventories" / "lab",
+    playbook: str = "site.yml",
+    check: bool = False,
+    verbosity: int = 0,
+    extra: c.Mapping[str, t.Any] | None = None,
+) -> Run:
+    """Run a playbook through ansible-runner, as the command line would."""
+    with tempfile.TemporaryDirectory(prefix="gb10-fleet-run-") as folder:
+        runner = ansible_runner.run(
+            private_data_dir=folder,
+            playbook=str(CHECKOUT / playbook),
+            inventory=str(inventory),
+            limit=limit,
+            cmdline="--check --diff" if check else None,
+            extravars=dict(extra or {}),
+            verbosity=verbosity or None,
+            envvars={
+                "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+                "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
+            },
+            quiet=True,
+        )
+        events = list(runner.events)
+        output = runner.stdout.read()
+    results = [event["event_data"].get("res", {}) for event in events if event["event"].startswith("runner_on_")]
+    failed = [
+        event["event_data"]["res"] for event in events if event["event"] in {"runner_on_failed", "runner_item_on_failed"}
+    ]
+    return Run(
+        status=str(runner.status),
+        stats=dict(runner.stats or {}),
+        output=output,
+        messages=tuple(str(result["msg"]) for result in results if result.get("msg")),
+        failures=tuple(str(result.get("msg", result)) for result in failed),
+    )
+
+
+def edited_inventory(folder: pathlib.Path, edits: c.Mapping[str, str]) -> pathlib.Path:
+    """Copy the lab's inventory into a folder, replace some of its files, and return the copy."""
+    copy = folder / "inventories" / "lab"
+    shutil.copytree(CHECKOUT / "inventories" / "lab", copy)
+    (folder / ".lab").symlink_to(LAB)
+    for path, text in edits.items():
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path).write_text(text, encoding="utf-8")
+    return copy
+
+
+def on_box(box: str, command: str, *, check: bool = True) -> str:
+    """Run a command on a box as root, and return what it printed."""
+    ssh = ["ssh", "-F", str(LAB / "ssh_config"), box, f"sudo sh -c {shlex.quote(command)}"]
+    done = subprocess.run(ssh, capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{box}: {command}: {done.stderr}")
+    return done.stdout
+
+
+def lab_facts() -> dict[str, t.Any]:
+    """Return what the lab says of itself."""
+    facts: dict[str, t.Any] = json.loads((LAB / "vars.json").read_text(encoding="utf-8"))
+    return facts
+
+
+def chat(box: str, question: str, *, model: str, port: int = 8000, timeout_s: float = 60) -> str:
+    """Ask an engine from outside of its box, and return its answer."""
+    url = f"http://{lab_facts()['lab_hosts'][box]['address']}:{port}/v1/chat/completions"
+    body = {"model": model, "messages": [{"role": "user", "content": question}], "max_tokens": 16, "temperature": 0}
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout_s) as reply:
+        return str(json.load(reply)["choices"][0]["message"]["content"])
+
+
+def answers(box: str, *, model: str, port: int = 8000) -> bool:
+    """Return whether an engine answers at all."""
+    try:
+        return bool(chat(box, "What is 7 plus 5? Answer with the number only.", model=model, port=port, timeout_s=20))
+    except OSError:
+        return False
+
+
+def wait_for(condition: c.Callable[[], bool], *, seconds: float, what: str) -> float:
+    """Wait until a condition holds, and return how long it took."""
+    started = time.monotonic()
+    while not condition():
+        waited = time.monotonic() - started
+        if waited > seconds:
+            raise AssertionError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.5)
+    return time.monotonic() - started
+
+
+def unit(box: str, name: str) -> dict[str, str]:
+    """Return the properties of an instance's unit."""
+    shown = on_box(box, f"systemctl show vllm-{name}.service")
+    return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
