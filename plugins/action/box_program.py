@@ -24,7 +24,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """Pack, and let Ansible's own copy do the rest: it knows check mode, backups and permissions."""
         super().run(tmp, task_vars)
-        _, options = self.validate_argument_spec({"dest": {"type": "path", "required": True}})
+        _result, options = self.validate_argument_spec({"dest": {"type": "path", "required": True}})
         with tempfile.TemporaryDirectory(prefix="gb10-fleet-") as folder:
             packed = pathlib.Path(folder) / "fleet.pyz"
             packed.write_bytes(_box_program.program())

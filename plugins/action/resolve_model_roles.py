@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         own = str(variables.get("inventory_hostname"))
-        _, options = self.validate_argument_spec({"boxes": {"type": "list", "elements": "str", "default": [own]}})
+        _result, options = self.validate_argument_spec({"boxes": {"type": "list", "elements": "str", "default": [own]}})
         shipped = shipped_catalogue()
         instances: dict[str, list[dict[str, t.Any]]] = {}
         sentences: dict[str, None] = {}  # a set that keeps its order: a group's fault is said once, not once a box

@@ -177,6 +177,6 @@ def _files(box: Box, name: str, unit_file: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _systemctl(box: Box, *arguments: str) -> None:
-    code, _, err = box.run(["systemctl", *arguments])
+    code, _out, err = box.run(["systemctl", *arguments])
     if code != 0:
         raise _instance.UnitError(f"`systemctl {' '.join(arguments)}` failed: {err.strip()}")

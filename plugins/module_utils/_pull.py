@@ -87,7 +87,7 @@ class _EngineConnection(http.client.HTTPConnection):
 
 def pull(reference: str, on_progress: c.Callable[[Progress], None], socket_path: str = SOCKET) -> None:
     """Pull ``name@sha256:...``; raise PullError with the reason where it fails."""
-    name, _, digest = reference.partition("@")
+    name, digest = reference.split("@", 1)
     query = urllib.parse.urlencode({"fromImage": name, "tag": digest})
     connection = _EngineConnection(socket_path)
     progress = Progress()
@@ -116,7 +116,7 @@ def _message(body: bytes) -> str:
 
 def registry_of(name: str) -> str:
     """Return the registry that an image's name points to, as Docker's configuration file spells it."""
-    first, slash, _ = name.partition("/")
+    first, slash = name.partition("/")[:2]
     return first if slash and ("." in first or ":" in first or first == "localhost") else _HUB
 
 

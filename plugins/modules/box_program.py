@@ -41,7 +41,7 @@ RETURN = r"""
 dest:
   description: Where the program lies.
   returned: success
-  type: path
+  type: str
   sample: /usr/local/lib/gb10-fleet/fleet.pyz
 checksum:
   description: The SHA-1 of the program.

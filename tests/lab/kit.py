@@ -77,9 +77,8 @@ def play(
         events = list(runner.events)
         output = runner.stdout.read()
     results = [event["event_data"].get("res", {}) for event in events if event["event"].startswith("runner_on_")]
-    failed = [
-        event["event_data"]["res"] for event in events if event["event"] in {"runner_on_failed", "runner_item_on_failed"}
-    ]
+    bad = {"runner_on_failed", "runner_item_on_failed"}
+    failed = [event["event_data"]["res"] for event in events if event["event"] in bad]
     return Run(
         status=str(runner.status),
         stats=dict(runner.stats or {}),

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.lab import kit
 
 BOX, NAME = "spark-1", "coordinator"
@@ -17,12 +19,13 @@ def engine_pid() -> str:
     return kit.on_box(BOX, "pgrep --full ^VLLM::EngineCore || true").strip()
 
 
-def test_a_killed_engine_answers_again() -> None:
+def test_a_killed_engine_answers_again(capsys: pytest.CaptureFixture[str]) -> None:
     before = engine_pid()
     kit.on_box(BOX, f"kill -KILL {before}")
     kit.wait_for(lambda: engine_pid() not in {"", before}, seconds=BOOT_S, what="a new engine")
     took = kit.wait_for(lambda: kit.answers(BOX, model=NAME), seconds=BOOT_S, what="an answer of the new engine")
-    print(f"\nAn engine killed with SIGKILL answered again after {took:.0f} s of boot")
+    with capsys.disabled():
+        print(f"\nAn engine killed with SIGKILL answered again after {took:.0f} s of boot")
     kit.wait_for(lambda: kit.unit(BOX, NAME)["ActiveState"] == "active", seconds=60, what="an active unit")
     assert int(kit.unit(BOX, NAME)["NRestarts"]) == 1
 
