@@ -121,13 +121,13 @@ def registry_of(name: str) -> str:
 
 
 def _registry_header(name: str) -> dict[str, str]:
-    account = _account(registry_of(name), pathlib.Path("~/.docker/config.json").expanduser())
-    if not account:
+    found = account(registry_of(name), pathlib.Path("~/.docker/config.json").expanduser())
+    if not found:
         return {}
-    return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(account).encode()).decode()}
+    return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(found).encode()).decode()}
 
 
-def _account(registry: str, config: pathlib.Path) -> dict[str, str]:
+def account(registry: str, config: pathlib.Path) -> dict[str, str]:
     """Return the account for a registry from "docker login" on the box: in the file, or by its credential helper."""
     try:
         settings = json.loads(config.read_text(encoding="utf-8"))

@@ -1,0 +1,166 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _unit
+
+DIGEST = "sha256:" + "ab" * 32
+INSTANCE: dict[str, t.Any] = {
+    "name": "writer",
+    "model_role": "writer",
+    "kind": "chat",
+    "port": 8000,
+    "checkpoint": {"repo": "example/writer", "revision": "0123456789abcdef0123456789abcdef01234567"},
+    "image": {"name": "vllm/vllm-openai", "digest": DIGEST, "reference": f"vllm/vllm-openai@{DIGEST}"},
+    "vllm": "0.32.0",
+    "max_model_len": 4096,
+    "max_num_seqs": 4,
+    "tensor_parallel_size": 1,
+    "served_model_name": ["writer", "example/writer"],
+    "speculative": {"method": "mtp", "num_speculative_tokens": 2},
+    "args": {"compilation_config": {"cudagraph_mode": "PIECEWISE"}, "enforce_eager": True},
+    "env": {"VLLM_LOGGING_LEVEL": "DEBUG"},
+    "expects": {},
+    "measured": {},
+}
+PLAN: dict[str, t.Any] = {
+    "kv_cache_memory_bytes": 67108864,
+    "gpu_memory_utilization": 0.3,
+    "memory_bytes": 9,
+    "memory_floor_bytes": 10,
+}
+
+
+def layout(**changes: t.Any) -> _unit.Layout:
+    values: dict[str, t.Any] = {
+        "state_folder": "/var/lib/gb10-fleet",
+        "config_folder": "/etc/gb10-fleet",
+        "listen_address": "127.0.0.1",
+        "gpu": "cdi",
+        "secrets": {},
+        "gate_timeout_s": 240,
+        "boot_timeout_s": 1800,
+        "stop_timeout_s": 60,
+        "start_limit_burst": 3,
+    }
+    return _unit.Layout(**{**values, **changes})
+
+
+def argv(**changes: t.Any) -> list[str]:
+    return t.cast("list[str]", _unit.unit(INSTANCE, PLAN, layout(**changes))["argv"])
+
+
+def test_the_container_is_never_privileged_and_shares_network_and_ipc() -> None:
+    words = argv()
+    assert words[:2] == ["/usr/bin/docker", "run"]
+    assert {"--network=host", "--ipc=host", "--pull=never", "--device=nvidia.com/gpu=all"} <= set(words)
+    assert not [word for word in words if "privileged" in word or word.startswith("--restart")]
+
+
+def test_a_box_without_gpu_gets_no_device() -> None:
+    assert not [word for word in argv(gpu="none") if word.startswith("--device")]
+
+
+def test_every_flag_is_there_once_and_the_plan_is_among_them() -> None:
+    words = argv()
+    flags = words[words.index("serve") :]
+    for flag, value in (
+        ("--kv-cache-memory-bytes", "67108864"),
+        ("--gpu-memory-utilization", "0.3"),
+        ("--port", "8000"),
+        ("--host", "127.0.0.1"),
+        ("--max-model-len", "4096"),
+        ("--revision", INSTANCE["checkpoint"]["revision"]),
+    ):
+        assert flags.count(flag) == 1
+        assert flags[flags.index(flag) + 1] == value
+    assert json.loads(flags[flags.index("--speculative-config") + 1]) == INSTANCE["speculative"]
+    assert flags.count("--enforce-eager") == 1
+
+
+def test_the_fingerprint_follows_what_the_engine_is_started_with() -> None:
+    base = _unit.unit(INSTANCE, PLAN, layout())["spec"]
+    assert _unit.unit(copy.deepcopy(INSTANCE), dict(PLAN), layout())["spec"] == base
+    changed = copy.deepcopy(INSTANCE)
+    changed["max_num_seqs"] = 5
+    other = [
+        _unit.unit(changed, PLAN, layout())["spec"],
+        _unit.unit(INSTANCE, {**PLAN, "kv_cache_memory_bytes": 1}, layout())["spec"],
+        _unit.unit(INSTANCE, PLAN, layout(secrets={"HF_TOKEN": "one"}))["spec"],
+        _unit.unit(INSTANCE, PLAN, layout(secrets={"HF_TOKEN": "two"}))["spec"],
+    ]
+    assert len({base, *other}) == 5
+    # What only the guard on the box reads does not restart an engine.
+    assert _unit.unit(INSTANCE, {**PLAN, "memory_floor_bytes": 11}, layout())["spec"] == base
+
+
+def test_a_secret_is_only_named_by_its_file() -> None:
+    unit = _unit.unit(INSTANCE, PLAN, layout(secrets={"HF_TOKEN": "do-not-show"}))
+    assert "--env-file=/etc/gb10-fleet/instances/writer.env" in unit["argv"]
+    assert "do-not-show" not in json.dumps(unit)
+
+
+@pytest.mark.parametrize(
+    ("argument", "word"),
+    [
+        ("--port", "--port"),
+        ("", '""'),
+        ("a b", '"a b"'),
+        ('{"a": "b"}', '"{\\"a\\": \\"b\\"}"'),
+        ("100%", '"100%%"'),
+        ("$HOME", '"$$HOME"'),
+        ("back\\slash", '"back\\\\slash"'),
+        ("it's", '"it\'s"'),
+        (";", '";"'),
+        ("two\nlines", '"two\\nlines"'),
+    ],
+)
+def test_nothing_in_an_argument_is_left_for_systemd_to_read(argument: str, word: str) -> None:
+    assert _unit.systemd_word(argument) == word
+    if "\n" not in argument:  # a shell reads the rest of systemd's quoting the same way
+        assert shlex.split(word.replace("%%", "%").replace("$$", "$")) == [argument]
+
+
+OBSERVED: dict[str, t.Any] = {
+    "placed": ["reader", "writer"],
+    "instances": {
+        "reader": {"active_state": "active", "running": True, "running_spec": "r"},
+        "writer": {"active_state": "active", "running": True, "running_spec": "w"},
+    },
+}
+
+
+def wanted(name: str, spec: str) -> dict[str, t.Any]:
+    return {"name": name, "spec": spec, "model_role": name, "port": 8000}
+
+
+@pytest.mark.parametrize(
+    ("units", "leaving", "replaced", "starting"),
+    [
+        ([wanted("reader", "r"), wanted("writer", "w")], [], [], []),
+        ([wanted("writer", "w")], ["reader"], [], []),
+        ([wanted("writer", "new")], ["reader"], ["writer"], ["writer"]),
+        ([wanted("other", "o")], ["reader", "writer"], [], ["other"]),
+        ([], ["reader", "writer"], [], []),
+    ],
+)
+def test_a_box_changes_into_exactly_what_is_named(
+    units: list[dict[str, t.Any]], leaving: list[str], replaced: list[str], starting: list[str]
+) -> None:
+    changes = _unit.changes(units, OBSERVED)
+    assert (changes["leaving"], changes["replaced"], changes["starting"]) == (leaving, replaced, starting)
+    assert len(changes["announcement"]) == len(leaving) + len(starting)
+
+
+def test_an_engine_that_runs_but_has_not_answered_yet_is_not_taken_for_serving() -> None:
+    booting = {"placed": ["writer"], "instances": {"writer": {**OBSERVED["instances"]["writer"], "active_state": "x"}}}
+    assert _unit.changes([wanted("writer", "w")], booting)["starting"] == ["writer"]
