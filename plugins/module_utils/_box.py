@@ -23,12 +23,12 @@ import argparse
 import collections.abc as c
 import os
 import pathlib
-import subprocess
 import sys
 import time
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _command,
     _docker,
     _gate,
     _instance,
@@ -71,7 +71,7 @@ def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
 
     def read() -> _gate.Reading:
         remove_leftover(_instance.container_name(instance))
-        return _gate.Reading(_memory.meminfo(), _memory.processes(), _docker.running_ids(run))
+        return _gate.Reading(_memory.meminfo(), _memory.processes(), _docker.running_ids(_command.run))
 
     verdict = _gate.wait(
         read,
@@ -89,11 +89,11 @@ def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
 
 def remove_leftover(name: str) -> None:
     """Remove the container of an earlier run that did not end in order (power loss, a killed client)."""
-    left = _docker.container(run, name)
+    left = _docker.container(_command.run, name)
     if left is not None:
         say(f"removing the container {name} that is left from an earlier run (exit status {left.exit_code})")
-        run(["docker", "stop", "--time", str(_ENGINE_STOP_S), name])
-        run(["docker", "rm", "--force", name])
+        _command.run(["docker", "stop", "--time", str(_ENGINE_STOP_S), name])
+        _command.run(["docker", "rm", "--force", name])
 
 
 def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
@@ -124,7 +124,7 @@ def _secret(path: str, name: str) -> str:
 
 def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     """Say in one line that the unit stays down, and why; say nothing while systemd is still trying."""
-    unit = _instance.show(run, _instance.unit_name(instance))
+    unit = _instance.show(_command.run, _instance.unit_name(instance))
     if not unit.given_up:
         return 0
     last = _status.StatusFile(instance).read()
@@ -168,16 +168,3 @@ def say(line: str) -> None:
     """Write one line to the journal."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def run(argv: list[str]) -> tuple[int, str, str]:
-    """Run a command the way AnsibleModule.run_command does."""
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    except OSError as error:
-        return 127, "", f"{argv[0]}: {error.strerror}"
-    return done.returncode, done.stdout, done.stderr
-
-
-if __name__ == "__main__":
-    sys.exit(main())

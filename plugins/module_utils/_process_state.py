@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import subprocess
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _command
 from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import parse_json, pick
 
 Life = t.Literal["alive", "restarting", "gone", "unknown"]
@@ -100,20 +100,8 @@ class ProcessState:
 
 def run_command(argv: list[str], timeout: float) -> tuple[int, str] | None:
     """Run a program that only reads; a daemon that hangs must not take the probe along."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.returncode, done.stdout
+    code, out, _err = _command.run(argv, timeout_s=timeout)
+    return None if code in {_command.NOT_FOUND, _command.TIMED_OUT} else (code, out)
 
 
 def unit_check(unit: str, run: Run = run_command) -> t.Callable[[], ProcessState]:

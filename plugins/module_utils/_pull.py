@@ -19,9 +19,10 @@ import http.client
 import json
 import pathlib
 import socket
-import subprocess
 import typing as t
 import urllib.parse
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _command
 
 SOCKET: t.Final = "/var/run/docker.sock"
 _HUB: t.Final = "https://index.docker.io/v1/"
@@ -135,11 +136,9 @@ def account(registry: str, config: pathlib.Path) -> dict[str, str]:
         return {}
     helper = (settings.get("credHelpers") or {}).get(registry) or settings.get("credsStore")
     if helper:
-        answer = subprocess.run(
-            [f"docker-credential-{helper}", "get"], input=registry, capture_output=True, text=True, check=False
-        )
-        if answer.returncode == 0:
-            found = json.loads(answer.stdout)
+        code, out, _err = _command.run([f"docker-credential-{helper}", "get"], stdin=registry)
+        if code == 0:
+            found = json.loads(out)
             return {"username": found["Username"], "password": found["Secret"], "serveraddress": registry}
     encoded = ((settings.get("auths") or {}).get(registry) or {}).get("auth", "")
     username, colon, password = base64.b64decode(encoded).decode().partition(":")

@@ -183,7 +183,7 @@ FAULTS: dict[str, Fault] = {
     "a catalogue that is a list": Fault(
         ("model_catalogue", "not a mapping of model roles", "{my-role:"),
         group="model_catalogue: [writer]\n",
-        where="spark-1",
+        where="group_vars/sparks.yml",
     ),
 }
 
@@ -203,6 +203,7 @@ def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
     ssh = folder / "ssh"
     ssh.write_text(f"#!/bin/sh\ntouch {touched}\nexit 255\n", encoding="utf-8")
     ssh.chmod(0o755)
+    (folder / "runner").mkdir()
     inventory = folder / "inventory"
     for path, text in {
         "hosts.yml": HOSTS.format(ssh=ssh),
