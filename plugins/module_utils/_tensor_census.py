@@ -94,20 +94,16 @@ def _float8(shape: tuple[int, ...], scale: Variant | None) -> Scheme:
     dtype, scale_shape = scale
     if dtype in _POWER_OF_TWO and shape and scale_shape and scale_shape[-1] * 32 == shape[-1]:
         return schemes.mxfp8()
-    experts = math.prod(shape[:-2])
-    if math.prod(scale_shape) == experts:
+    if len(scale_shape) > 1 and scale_shape[-2:] == tuple(-(-size // 128) for size in shape[-2:]):
+        return schemes.fp8(granularity="block 128x128")
+    if math.prod(scale_shape) == math.prod(shape[:-2]):
         return schemes.fp8(granularity="tensor")
     if math.prod(scale_shape) == math.prod(shape[:-1]):
         return schemes.fp8(granularity="channel")
     if len(scale_shape) < 2 or not all(scale_shape[-2:]):
         return schemes.fp8(granularity="unknown unit")
-    sides = [_side(size, count) for size, count in zip(shape[-2:], scale_shape[-2:], strict=False)]
-    return schemes.fp8(granularity=f"block {'x'.join(str(side) for side in sides)}")
-
-
-def _side(size: int, count: int) -> int:
-    """Return the length of a block's side: 128 where that fits, for the last block may be cut."""
-    return 128 if -(-size // 128) == count else -(-size // count)
+    rows, columns = (-(-size // count) for size, count in zip(shape[-2:], scale_shape[-2:], strict=False))
+    return schemes.fp8(granularity=f"block {rows}x{columns}")
 
 
 class TensorCensus:
