@@ -94,16 +94,21 @@ def _float8(shape: tuple[int, ...], scale: Variant | None) -> Scheme:
     dtype, scale_shape = scale
     if dtype in _POWER_OF_TWO and shape and scale_shape and scale_shape[-1] * 32 == shape[-1]:
         return schemes.mxfp8()
-    if len(scale_shape) > 1 and scale_shape[-2:] == tuple(-(-size // 128) for size in shape[-2:]):
-        return schemes.fp8(granularity="block 128x128")
+    return schemes.fp8(granularity=_granularity(shape, scale_shape))
+
+
+def _granularity(shape: tuple[int, ...], scale_shape: tuple[int, ...]) -> str:
+    """Tell from the shapes what one scale stands for; the last block of a row or column may be cut."""
+    sides, counts = shape[-2:], scale_shape[-2:]
+    if len(counts) == 2 and counts == tuple(-(-size // 128) for size in sides):
+        return "block 128x128"
     if math.prod(scale_shape) == math.prod(shape[:-2]):
-        return schemes.fp8(granularity="tensor")
+        return "tensor"
     if math.prod(scale_shape) == math.prod(shape[:-1]):
-        return schemes.fp8(granularity="channel")
-    if len(scale_shape) < 2 or not all(scale_shape[-2:]):
-        return schemes.fp8(granularity="unknown unit")
-    rows, columns = (-(-size // count) for size, count in zip(shape[-2:], scale_shape[-2:], strict=False))
-    return schemes.fp8(granularity=f"block {rows}x{columns}")
+        return "channel"
+    if len(counts) < 2 or not all(counts):
+        return "unknown unit"
+    return f"block {-(-sides[0] // counts[0])}x{-(-sides[1] // counts[1])}"
 
 
 class TensorCensus:

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import copy
+import re
 import typing as t
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +16,6 @@ from ansible_collections.gb10.fleet.plugins.module_utils._checkpoint_files impor
 from ansible_collections.gb10.fleet.plugins.module_utils._weight_scheme import SCHEMES
 from tests.unit.plugins.module_utils import checkpoint_builder as build
 from tests.unit.plugins.module_utils.fixtures import published_checkpoints as published
-
-if t.TYPE_CHECKING:
-    from pathlib import Path
 
 Report = dict[str, t.Any]
 
@@ -727,3 +726,17 @@ def test_any_value_of_the_wrong_kind_is_survived(tmp_path: Path, name: str) -> N
         report = inspect(tmp_path, {"config.json": broken})
 
         assert report["scheme"] in SCHEMES
+
+
+def test_every_finding_is_documented() -> None:
+    root = Path(__file__).resolve().parents[4]
+    text = (root / "docs" / "findings.md").read_text(encoding="utf-8")
+    sources = [*(root / "plugins" / "module_utils").glob("_checkpoint*.py")]
+    used = {
+        name
+        for path in sources
+        for name in re.findall(r'"((?:CHECKPOINT|EXPERTS?|IGNORE|LM)_[A-Z0-9_]+)"', path.read_text())
+    }
+
+    assert len(used) > 25
+    assert sorted(name for name in used if f"| {name} |" not in text) == []
