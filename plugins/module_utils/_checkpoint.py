@@ -177,7 +177,7 @@ def _read_files(tree: CheckpointTree) -> _Files:
                 Finding(
                     "CHECKPOINT_LINK_OUTSIDE" if outside else "CHECKPOINT_CONFIG_UNREADABLE",
                     "error",
-                    f"{str(exc)[:1].upper()}{str(exc)[1:]}.",
+                    f"The file {exc}.",
                     "",
                     f"Put {name} itself in its place." if outside else f"Download {name} again.",
                 )

@@ -94,12 +94,11 @@ class CheckpointTree:
             handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as exc:
             raise CheckpointFileError("unreadable", f"{shown(name)} cannot be opened ({exc.strerror})") from None
-        stream = os.fdopen(handle, "rb")
         info = os.fstat(handle)
         if not stat.S_ISREG(info.st_mode):
-            stream.close()
+            os.close(handle)
             raise CheckpointFileError("special", f"{shown(name)} is not a regular file")
-        return stream, info.st_size
+        return os.fdopen(handle, "rb"), info.st_size
 
     def read_json(self, name: str, *, index: bool = False) -> dict[str, t.Any]:
         """Read a JSON object from a file of the checkpoint; raise CheckpointFileError where there is none."""

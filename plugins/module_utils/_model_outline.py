@@ -192,7 +192,8 @@ def size_of(outline: Outline, name: str) -> float:
     expert = (outline.expert_intermediate or outline.intermediate or 0.5 * hidden) / hidden
     parts = name.split(".")
     if "experts" in parts:
-        return expert * max(outline.num_experts, 1)
+        # A list may name the experts of a layer as a whole: two projections in, one out.
+        return expert * max(outline.num_experts, 1) * (3 if parts[-1] == "experts" else 1)
     if "shared_experts" in parts or "shared_expert" in parts:
         return expert
     if any(parent in parts for parent in ("mlp", "ffn", "feed_forward")):

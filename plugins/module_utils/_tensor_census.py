@@ -94,20 +94,21 @@ def _float8(shape: tuple[int, ...], scale: Variant | None) -> Scheme:
     dtype, scale_shape = scale
     if dtype in _POWER_OF_TWO and shape and scale_shape and scale_shape[-1] * 32 == shape[-1]:
         return schemes.mxfp8()
-    experts = math.prod(shape[:-2])
-    if math.prod(scale_shape) == experts:
-        return schemes.fp8(granularity="tensor")
+    return schemes.fp8(granularity=_granularity(shape, scale_shape))
+
+
+def _granularity(shape: tuple[int, ...], scale_shape: tuple[int, ...]) -> str:
+    """Tell from the shapes what one scale stands for; the last block of a row or column may be cut."""
+    sides, counts = shape[-2:], scale_shape[-2:]
+    if len(counts) == 2 and counts == tuple(-(-size // 128) for size in sides):
+        return "block 128x128"
+    if math.prod(scale_shape) == math.prod(shape[:-2]):
+        return "tensor"
     if math.prod(scale_shape) == math.prod(shape[:-1]):
-        return schemes.fp8(granularity="channel")
-    if len(scale_shape) < 2 or not all(scale_shape[-2:]):
-        return schemes.fp8(granularity="unknown unit")
-    sides = [_side(size, count) for size, count in zip(shape[-2:], scale_shape[-2:], strict=False)]
-    return schemes.fp8(granularity=f"block {'x'.join(str(side) for side in sides)}")
-
-
-def _side(size: int, count: int) -> int:
-    """Return the length of a block's side: 128 where that fits, for the last block may be cut."""
-    return 128 if -(-size // 128) == count else -(-size // count)
+        return "channel"
+    if len(counts) < 2 or not all(counts):
+        return "unknown unit"
+    return f"block {-(-sides[0] // counts[0])}x{-(-sides[1] // counts[1])}"
 
 
 class TensorCensus:
