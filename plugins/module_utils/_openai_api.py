@@ -91,7 +91,8 @@ class Endpoint:
         hint = "write it as http://127.0.0.1:8000"
         try:
             parts = urllib.parse.urlsplit(url.strip())
-            host, port = parts.hostname, parts.port
+            # In a URL the percent sign before an IPv6 zone is itself escaped.
+            host, port = (parts.hostname or "").replace("%25", "%"), parts.port
         except ValueError:
             raise InputError(f"url cannot be understood; {hint}.") from None
         if parts.username is not None or parts.password is not None:
@@ -100,8 +101,8 @@ class Endpoint:
             raise InputError("url has a query or a fragment after its path; give the base URL only.")
         if parts.scheme not in {"http", "https"}:
             raise InputError(f"url {printable(url)!r} does not start with http:// or https://; {hint}.")
-        sane = re.fullmatch(r"[0-9A-Za-z._:%-]+", host or "") and re.fullmatch(r"[\x21-\x7e]*", parts.path)
-        if not host or not sane:
+        sane = re.fullmatch(r"[0-9A-Za-z._:%-]+", host) and re.fullmatch(r"[\x21-\x7e]*", parts.path)
+        if not sane:
             raise InputError(f"url {printable(url)!r} has no host, or odd characters in it; {hint}.")
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         return cls(parts.scheme, host, port or {"http": 80, "https": 443}[parts.scheme], path)

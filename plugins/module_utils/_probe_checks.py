@@ -189,7 +189,9 @@ class Examiner:
     def _deserves_another_try(self, completion: Completion) -> bool:
         """Look at an answer that is none yet: change the request where that may help, or Fall."""
         cut = completion.finish_reason == "length"
-        leaks = any(s.kind == "reasoning_markup" for s in sanity.signs(completion.content))
+        # Thoughts in the text of an answer that was cut: with more room the answer may follow. Garbage deserves none.
+        kinds = {sign.kind for sign in sanity.signs(completion.content)}
+        leaks = "reasoning_markup" in kinds and kinds <= sanity.LEAK
         if cut and (completion.is_empty or leaks) and self._budget < self._session.options.max_tokens:
             self._budget = self._session.options.max_tokens
             return True
@@ -245,9 +247,8 @@ class Examiner:
             shown = printable(completion.content)
             if any(s.kind == "tool_markup" for s in sanity.signs(completion.content, scripts=("any",))):
                 return finding("TOOL_CALL_IN_CONTENT", "The call stands in the text.", shown)
-            if completion.finish_reason == "length":
-                return self._exhausted(completion, self._budget)
-            return finding("TOOL_NOT_CALLED", "No tool was called.", shown)
+            ended = printable(completion.finish_reason, 40)
+            return finding("TOOL_NOT_CALLED", f"No tool was called (finish_reason {ended}).", shown)
         return next((problem for call in completion.tool_calls if (problem := _call_problem(call))), None)
 
     def structured(self) -> None:
@@ -364,7 +365,8 @@ class Examiner:
 
     def _garbage(self, signs: t.Sequence[sanity.Sign], completion: Completion) -> Fall:
         text = completion.content or completion.reasoning
-        return Fall("garbage", *(self._sign_finding(sign, text) for sign in signs))
+        first, *others = signs
+        return Fall("garbage", self._sign_finding(first, text), *(self._sign_finding(sign, "") for sign in others))
 
     def _exhausted(self, completion: Completion, budget: int) -> Finding:
         where = "inside its thinking" if completion.reasoning else "before an answer"

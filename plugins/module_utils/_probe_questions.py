@@ -18,11 +18,14 @@ if t.TYPE_CHECKING:
 
 QuestionKind = t.Literal["arithmetic", "echo"]
 
-_WORDS = [
+_ONES = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 ]
-_TENS = {20: "twenty", 30: "thirty", 40: "forty"}
+_TENS = {"twenty": 20, "thirty": 30, "forty": 40}
+_IN_WORDS = re.compile(
+    rf"\b(?:({'|'.join(_TENS)})(?:[- ]({'|'.join(_ONES[1:10])}))?|({'|'.join(_ONES)}))\b", re.IGNORECASE
+)
 # No vowels, so that no nonce is ever a word.
 _NONCE_LETTERS = "bcdfghjkmnpqrstvwxz"
 
@@ -40,9 +43,8 @@ class Question:
             return re.search(rf"(?<!\w){re.escape(self.expected)}(?!\w)", text, re.IGNORECASE) is not None
         # The answer stands first or last ("12", "12 (5 + 7)", "5 + 7 = 12"); a number in the middle proves nothing.
         numbers = re.findall(r"(?<![\d.])\d+(?:\.\d+)?", text)
-        if numbers:
-            return float(self.expected) in {float(numbers[0]), float(numbers[-1])}
-        return re.search(rf"\b{_in_words(int(self.expected))}\b", text, re.IGNORECASE) is not None
+        values = [float(number) for number in numbers] or _in_words(text)
+        return bool(values) and float(self.expected) in {values[0], values[-1]}
 
 
 def ask(kind: QuestionKind, rng: random.Random) -> Question:
@@ -55,8 +57,6 @@ def ask(kind: QuestionKind, rng: random.Random) -> Question:
     return Question(f"What is {a} plus {b}? Answer with the number only.", str(a + b))
 
 
-def _in_words(number: int) -> str:
-    if number < len(_WORDS):
-        return _WORDS[number]
-    tens, ones = number // 10 * 10, number % 10
-    return _TENS[tens] if not ones else f"{_TENS[tens]}[- ]{_WORDS[ones]}"
+def _in_words(text: str) -> list[float]:
+    found = [[word.lower() for word in match.groups("zero")] for match in _IN_WORDS.finditer(text)]
+    return [float(_TENS.get(tens, 0) + _ONES.index(one) + _ONES.index(alone)) for tens, one, alone in found]
