@@ -17,7 +17,9 @@ from lab.state import Lab, find_lab, locked, read_json
 
 
 def parser() -> argparse.ArgumentParser:
-    main_parser = argparse.ArgumentParser(prog="python -m lab", description="Simulated DGX Spark boxes with a real vLLM.")
+    main_parser = argparse.ArgumentParser(
+        prog="python -m lab", description="Simulated DGX Spark boxes with a real vLLM."
+    )
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up = commands.add_parser("up", help="build what is missing and start the hosts")
     up.add_argument(

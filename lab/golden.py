@@ -30,7 +30,15 @@ from lab.state import Lab, read_json, write_json
 _SUITE = "trixie"
 _BUILDER = HostSpec("builder-1", _SUITE)
 
-_FORGOTTEN = ("image/overlay2/imagedb", "image/overlay2/repositories.json", "engine-id", "containers", "network", "tmp", "volumes")
+_FORGOTTEN = (
+    "image/overlay2/imagedb",
+    "image/overlay2/repositories.json",
+    "engine-id",
+    "containers",
+    "network",
+    "tmp",
+    "volumes",
+)
 """What a fresh host has to make itself: images, the engine's identity, networks and the like."""
 
 

@@ -85,7 +85,11 @@ def _used_by_machine(client: docker.DockerClient, names: Names) -> list[str]:
         if own:
             own_bridges.add(f"br-{network.id[:12]}")
         else:
-            used += [pool["Subnet"] for pool in network.attrs["IPAM"].get("Config") or [] if ":" not in pool.get("Subnet", ":")]
+            used += [
+                pool["Subnet"]
+                for pool in network.attrs["IPAM"].get("Config") or []
+                if ":" not in pool.get("Subnet", ":")
+            ]
     for route in json.loads(routes.stdout or "[]"):
         if route.get("dst", "default") != "default" and route.get("dev") not in own_bridges:
             used.append(route["dst"])
@@ -108,9 +112,14 @@ def ensure_networks(lab: Lab, client: docker.DockerClient) -> AddressPlan:
         if number:
             # A cable: no way out, and room for jumbo frames. Not "internal": that filters addresses which the fabric
             # brings along.
-            options = {"com.docker.network.bridge.enable_ip_masquerade": "false", "com.docker.network.driver.mtu": "9000"}
+            options = {
+                "com.docker.network.bridge.enable_ip_masquerade": "false",
+                "com.docker.network.driver.mtu": "9000",
+            }
         pool = IPAMPool(subnet=str(plan.subnets[number]), gateway=plan.gateway(number))
-        client.networks.create(name, driver="bridge", options=options, ipam=IPAMConfig(pool_configs=[pool]), labels=names.labels)
+        client.networks.create(
+            name, driver="bridge", options=options, ipam=IPAMConfig(pool_configs=[pool]), labels=names.labels
+        )
     say("networks", f"{plan.subnets[0]} for SSH and HTTP; two for the twins {' and '.join(TWINS)}")
     return plan
 
@@ -150,7 +159,13 @@ def create_builder(
         name=name,
         hostname=spec.name,
         network_mode="none",
-        environment={"container": "docker", "LAB_LINKS": "", "LAB_ADDRESS": "", "LAB_GATEWAY": "", **groups.environment},
+        environment={
+            "container": "docker",
+            "LAB_LINKS": "",
+            "LAB_ADDRESS": "",
+            "LAB_GATEWAY": "",
+            **groups.environment,
+        },
         **options,
     )
 
@@ -214,7 +229,17 @@ def ensure_host(lab: Lab, client: docker.DockerClient, spec: HostSpec, plan: Add
     container.start()
     run_in(
         container,
-        ["install", "-o", "spark", "-g", "spark", "-m", "0600", "/root/.ssh/authorized_keys", "/home/spark/.ssh/authorized_keys"],
+        [
+            "install",
+            "-o",
+            "spark",
+            "-g",
+            "spark",
+            "-m",
+            "0600",
+            "/root/.ssh/authorized_keys",
+            "/home/spark/.ssh/authorized_keys",
+        ],
         "Giving the user spark its key",
     )
     return True

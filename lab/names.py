@@ -136,5 +136,7 @@ def choose_block(lab: str, taken: Iterable[str]) -> AddressPlan:
     for block in blocks[start:] + blocks[:start]:
         if not any(block.overlaps(other) for other in used):
             return AddressPlan(block)
-    msg = f"No free /{_BLOCK} is left in {_POOL} for the lab's networks: remove a Docker network or route in that range."
+    msg = (
+        f"No free /{_BLOCK} is left in {_POOL} for the lab's networks: remove a Docker network or route in that range."
+    )
     raise LabError(msg)

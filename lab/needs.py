@@ -99,10 +99,14 @@ def refusals(checkout: Path, *, built: bool) -> list[str]:
         built: Whether a build is already there, so that little disk is needed.
     """
     if platform.system() != "Linux" or platform.machine() not in {"x86_64", "aarch64"}:
-        return [f"The lab needs Linux on x86_64 or aarch64, and this is {platform.system()} on {platform.machine()}: use another machine."]
+        return [
+            f"The lab needs Linux on x86_64 or aarch64, and this is {platform.system()} on {platform.machine()}: use another machine."
+        ]
     found = []
     if os.geteuid() != 0:
-        found.append("The lab needs root (mounts, network namespaces and debootstrap): run the command as root or with sudo.")
+        found.append(
+            "The lab needs root (mounts, network namespaces and debootstrap): run the command as root or with sudo."
+        )
     packages = missing_packages()
     if packages:
         found.append(f'Packages are missing: run "apt-get update && apt-get install -y {" ".join(packages)}".')
@@ -113,7 +117,9 @@ def refusals(checkout: Path, *, built: bool) -> list[str]:
                 " to use the engine of this machine."
             )
         else:
-            found.append('No Docker Engine answers: start it with "systemctl start docker", or "dockerd &" where no systemd runs.')
+            found.append(
+                'No Docker Engine answers: start it with "systemctl start docker", or "dockerd &" where no systemd runs.'
+            )
     scripts = Path("/usr/share/debootstrap/scripts")
     if has_program("debootstrap") and scripts.is_dir() and not (scripts / "trixie").exists():
         found.append("This debootstrap does not know Debian trixie: install version 1.0.128 or newer.")
@@ -121,7 +127,9 @@ def refusals(checkout: Path, *, built: bool) -> list[str]:
         for path in {_existing(checkout), _existing(engine_root())}:
             free = shutil.disk_usage(path).free / GIB
             if free < DISK_GIB:
-                found.append(f"{path} has {free:.1f} GiB free and the first build needs {DISK_GIB}: free some space there.")
+                found.append(
+                    f"{path} has {free:.1f} GiB free and the first build needs {DISK_GIB}: free some space there."
+                )
     memory = memory_gib()
     if memory < MEMORY_GIB:
         found.append(f"This machine has {memory:.1f} GiB of memory and the lab needs {MEMORY_GIB}: use a larger one.")

@@ -58,14 +58,27 @@ def gather(lab: Lab, client: docker.DockerClient) -> dict[str, Any]:
 def table(rows: list[list[str]]) -> str:
     """Columns wide enough for their contents."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def render(state: dict[str, Any]) -> str:
     """The state as text for a person."""
     if not state["hosts"]:
         return f'Lab {state["lab_id"]}: no hosts. Start them with "python -m lab up".'
-    columns = ("state", "address", "suite", "python", "system", "engine", "registry", "containers", "uptime_s", "boot_id")
+    columns = (
+        "state",
+        "address",
+        "suite",
+        "python",
+        "system",
+        "engine",
+        "registry",
+        "containers",
+        "uptime_s",
+        "boot_id",
+    )
     rows = [["host", *columns]]
     rows += [[host, *(str(entry.get(name, "-")) for name in columns)] for host, entry in state["hosts"].items()]
     parts = [f"Lab {state['lab_id']}, vLLM {state.get('vllm', 'unknown')}", table(rows)]

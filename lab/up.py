@@ -86,7 +86,9 @@ def running_hosts(lab: Lab, client: docker.DockerClient) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def write_state(lab: Lab, client: docker.DockerClient, images: engine_image.EngineImages, found: dict[str, Any]) -> None:
+def write_state(
+    lab: Lab, client: docker.DockerClient, images: engine_image.EngineImages, found: dict[str, Any]
+) -> None:
     """Write what others read: ssh_config, vars.json for the inventory and facts.json."""
     addresses = running_hosts(lab, client)
     ssh.write_client_files(lab, addresses)
@@ -129,5 +131,3 @@ def down(lab: Lab, client: docker.DockerClient) -> None:
     for name in hosts.down(lab, client):
         say("down", f"removed {name}")
     lab.ssh_config.unlink(missing_ok=True)
-
-

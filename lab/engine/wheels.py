@@ -81,7 +81,9 @@ def _counting(target: Path, total: int, log: Path) -> Iterator[None]:
             # pip moves the files to their place at the very end, but names each one as it comes.
             named = 0
             if log.exists():
-                named = log.read_text(encoding="utf-8", errors="replace").count("Collecting ") + len(list(target.glob("*.whl")))
+                named = log.read_text(encoding="utf-8", errors="replace").count("Collecting ") + len(
+                    list(target.glob("*.whl"))
+                )
             if named != last:
                 say("wheels", f"{min(named, total)} of {total}")
                 last = named
@@ -181,5 +183,3 @@ def installed_version(package: str) -> str:
         msg = f'"{LOCK}" does not pin "{package}": run lab/engine/lock.py.'
         raise LabError(msg)
     return match.group(1)
-
-

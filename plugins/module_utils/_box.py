@@ -11,6 +11,7 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz ready NAME     ExecStartPost: wait until a real completion was answered, or fail
     fleet.pyz explain NAME   OnFailure: say in one line why the unit stays down
     fleet.pyz pull IMAGE     pull an image by digest and keep its progress in /run/gb10-fleet
+    fleet.pyz download JSON  download a checkpoint and keep its progress there
 
 Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 
@@ -21,6 +22,8 @@ from __future__ import annotations
 
 import argparse
 import collections.abc as c
+import dataclasses
+import json
 import os
 import pathlib
 import sys
@@ -30,6 +33,7 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _command,
     _docker,
+    _download,
     _gate,
     _instance,
     _journal,
@@ -41,6 +45,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
 )
 
 _ENGINE_STOP_S: t.Final = 30
+_TELL_EVERY_S: t.Final = 2.0
 
 
 def main(argv: c.Sequence[str] | None = None) -> int:
@@ -54,9 +59,12 @@ def main(argv: c.Sequence[str] | None = None) -> int:
     ):
         commands.add_parser(name, help=about).add_argument("instance")
     commands.add_parser("pull", help="pull an image by digest").add_argument("image")
+    commands.add_parser("download", help="download a checkpoint").add_argument("request")
     given = parser.parse_args(argv)
     if given.command == "pull":
         return pull(given.image)
+    if given.command == "download":
+        return download(given.request)
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
@@ -140,22 +148,46 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
 
 def pull(image: str) -> int:
     """Pull an image and keep its progress where the image_pull module reads it."""
-    status = _status.StatusFile(_status.pull_job(image))
-    said_at = float("-inf")
-
-    def on_progress(progress: _pull.Progress) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= 2.0:
-            said_at = time.monotonic()
-            announce(status, "pull", progress.line())
-
+    status = _status.StatusFile(_status.job_name("pull", image))
+    seldom = _Seldom(lambda line: announce(status, "pull", line))
     try:
-        _pull.pull(image, on_progress)
+        _pull.pull(image, lambda progress: seldom.say(progress.line()))
     except _pull.PullError as error:
         announce(status, "pull", str(error), failed=True)
         return 1
-    announce(status, "pulled", "the image is complete")
+    announce(status, _status.DONE, "the image is complete")
     return 0
+
+
+def download(request: str) -> int:
+    """Download a checkpoint and keep its progress where the checkpoint_download module reads it."""
+    wanted = _download.Wanted(**json.loads(request))
+    name = _status.job_name("download", f"{wanted.repo}@{wanted.revision}")
+    status = _status.StatusFile(name)
+    if "HF_TOKEN" in os.environ:
+        wanted = dataclasses.replace(wanted, env_file=str(_status.FOLDER / f"{name}.env"))
+    seldom = _Seldom(lambda line: announce(status, "download", line))
+    try:
+        _download.download(wanted, seldom.say)
+    except _download.DownloadError as error:
+        announce(status, "download", str(error), failed=True)
+        return 1
+    announce(status, _status.DONE, "the checkpoint is complete")
+    return 0
+
+
+class _Seldom:
+    """Passes a line on at most every two seconds, so that a journal is not flooded by a fast download."""
+
+    def __init__(self, tell: c.Callable[[str], None]) -> None:
+        self._tell = tell
+        self._told_at = float("-inf")
+
+    def say(self, line: str) -> None:
+        """Pass the line on, or drop it."""
+        if time.monotonic() - self._told_at >= _TELL_EVERY_S:
+            self._told_at = time.monotonic()
+            self._tell(line)
 
 
 def announce(status: _status.StatusFile, stage: str, message: str, *, failed: bool = False) -> None:

@@ -16,6 +16,8 @@ import pathlib
 import typing as t
 
 FOLDER: t.Final = pathlib.Path("/run/gb10-fleet")
+# The stage of a job that has done what it was started for.
+DONE: t.Final = "done"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +55,6 @@ class StatusFile:
         self._path.unlink(missing_ok=True)
 
 
-def pull_job(image: str) -> str:
-    """Return the name of the job that pulls an image: its status file and its transient unit share it."""
-    return f"gb10-fleet-pull-{hashlib.sha256(image.encode()).hexdigest()[:12]}"
+def job_name(kind: str, subject: str) -> str:
+    """Return the name of the job of a kind ("pull") on a subject: its status file and its transient unit share it."""
+    return f"gb10-fleet-{kind}-{hashlib.sha256(subject.encode()).hexdigest()[:12]}"

@@ -68,11 +68,10 @@ progress:
 """
 
 import re
-import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _instance, _status
+from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _instance, _job, _status
 
 
 def main() -> None:
@@ -86,42 +85,28 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    image = module.params["image"]
+    given = module.params
+    image = given["image"]
     if not re.fullmatch(r"[^@\s]+@sha256:[0-9a-f]{64}", image):
         module.fail_json(msg=f"{image!r} has no digest; a tag can move, so write name@sha256:<64 hex digits>.")
     try:
-        if _docker.image_id(module.run_command, image):
-            changed = not module.params["begin"]
-            module.exit_json(changed=changed, finished=True, progress="the image is on the box")
+        if given["begin"] and _docker.image_id(module.run_command, image):
+            module.exit_json(changed=False, finished=True, progress="the image is on the box")
         if module.check_mode:
             module.exit_json(changed=True, finished=True, progress="the image would be pulled")
-        _wait(module, image)
+        job = _job.Job(
+            name=_status.job_name("pull", image),
+            description=f"Pull {image}",
+            argv=("/usr/bin/python3", given["program"], "pull", image),
+        )
+        outcome = _job.wait(module.run_command, job, begin=given["begin"], step_s=given["step"])
     except (_docker.DockerError, _instance.UnitError) as error:
         module.fail_json(msg=str(error))
-
-
-def _wait(module: AnsibleModule, image: str) -> None:
-    job = _status.pull_job(image)
-    status = _status.StatusFile(job)
-    unit = _instance.show(module.run_command, f"{job}.service")
-    if module.params["begin"] and unit.active_state not in {"active", "activating"}:
-        status.forget()
-        start = ["systemd-run", f"--unit={job}", "--collect", "--quiet", f"--description=Pull {image}"]
-        code, _out, err = module.run_command([*start, "/usr/bin/python3", module.params["program"], "pull", image])
-        if code != 0:
-            module.fail_json(msg=f"systemd-run could not start the pull of {image}: {err.strip()}")
-    deadline = time.monotonic() + module.params["step"]
-    while time.monotonic() < deadline:
-        last = status.read()
-        if last and last.failed:
-            module.fail_json(msg=f"{image} could not be pulled: {last.message}. Nothing on the box was changed.")
-        if last and last.stage == "pulled":
-            module.exit_json(changed=True, finished=True, progress=last.message)
-        if last is None and _instance.show(module.run_command, f"{job}.service").active_state in {"inactive", "failed"}:
-            module.fail_json(msg=f"The pull of {image} ended without a word; see `journalctl -u {job}`.")
-        time.sleep(0.5)
-    last = status.read()
-    module.exit_json(changed=True, finished=False, progress=last.message if last else "asking the registry")
+    if outcome.failed:
+        module.fail_json(
+            msg=f"{image} could not be pulled: {outcome.message}. Nothing that runs on the box was touched."
+        )
+    module.exit_json(changed=True, finished=outcome.finished, progress=outcome.message)
 
 
 if __name__ == "__main__":

@@ -271,9 +271,13 @@ def _instance(entry: str | dict[str, t.Any], catalogue: c.Mapping[str, t.Any]) -
     instance.setdefault("env", {})
     instance.setdefault("expects", {})
     instance.setdefault("measured", {})
-    if instance.get("image", {}).keys() >= {"name", "digest"}:
-        instance["image"]["reference"] = f"{instance['image']['name']}@{instance['image']['digest']}"
-    repo = instance.get("checkpoint", {}).get("repo")
+    image, checkpoint = instance.get("image", {}), instance.get("checkpoint", {})
+    if image.keys() >= {"name", "digest"}:
+        image["reference"] = f"{image['name']}@{image['digest']}"
+        # What the role model_store brings onto the box, and with which library.
+        hub = {name: value for name, value in instance["env"].items() if name.startswith("HF_")}
+        instance["download"] = {**checkpoint, "image": image["reference"], "env": hub}
+    repo = checkpoint.get("repo")
     names = instance.get("served_model_name", [instance["name"], *([repo] if repo else [])])
     instance["served_model_name"] = [names] if isinstance(names, str) else list(names)
     return instance

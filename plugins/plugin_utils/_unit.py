@@ -55,11 +55,12 @@ def docker_run(
     argv += [f"--label={key}={value}" for key, value in sorted(labels.items())]
     if layout.secrets:
         argv += [f"--env-file={secrets_file(instance, layout)}"]
-    argv += [f"--env={key}={value}" for key, value in sorted(instance["env"].items())]
+    # The weights are on the box and complete, so a boot asks nobody; what the model role says comes last and wins.
+    defaults = {"HF_HUB_OFFLINE": "1", "TRITON_CACHE_DIR": f"{_HOME}/.cache/triton"}
+    argv += [f"--env={key}={value}" for key, value in sorted({**defaults, **instance["env"]}.items())]
     argv += [
         f"--volume={cache}:{_HOME}/.cache",
         f"--volume={layout.state_folder}/huggingface:{_HOME}/.cache/huggingface",
-        f"--env=TRITON_CACHE_DIR={_HOME}/.cache/triton",
         "--entrypoint=vllm",
         instance["image"]["reference"],
         "serve",
