@@ -112,7 +112,7 @@ def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
             url=settings["url"],
             model=settings["models"][0],
             kind=settings["kind"],
-            api_key=_secret(settings["secrets_file"], "VLLM_API_KEY"),
+            api_key=secret(settings["secrets_file"], "VLLM_API_KEY"),
         ),
         timeout=float(settings["boot_timeout_s"]),
         process=_process_state.pid_check(int(os.environ.get("MAINPID") or 0)),
@@ -122,7 +122,7 @@ def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     return 0 if verdict.ready else 1
 
 
-def _secret(path: str, name: str) -> str:
+def secret(path: str, name: str) -> str:
     """Return a secret of the container from its environment file, empty where it has none."""
     if not path:
         return ""
@@ -149,7 +149,7 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
 def pull(image: str) -> int:
     """Pull an image and keep its progress where the image_pull module reads it."""
     status = _status.StatusFile(_status.job_name("pull", image))
-    seldom = _Seldom(lambda line: announce(status, "pull", line))
+    seldom = Seldom(lambda line: announce(status, "pull", line))
     try:
         _pull.pull(image, lambda progress: seldom.say(progress.line()))
     except _pull.PullError as error:
@@ -166,7 +166,7 @@ def download(request: str) -> int:
     status = _status.StatusFile(name)
     if "HF_TOKEN" in os.environ:
         wanted = dataclasses.replace(wanted, env_file=str(_status.FOLDER / f"{name}.env"))
-    seldom = _Seldom(lambda line: announce(status, "download", line))
+    seldom = Seldom(lambda line: announce(status, "download", line))
     try:
         _download.download(wanted, seldom.say)
     except _download.DownloadError as error:
@@ -176,7 +176,7 @@ def download(request: str) -> int:
     return 0
 
 
-class _Seldom:
+class Seldom:
     """Passes a line on at most every two seconds, so that a journal is not flooded by a fast download."""
 
     def __init__(self, tell: c.Callable[[str], None]) -> None:

@@ -1,0 +1,158 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The box's program, command by command, with everything around it replaced by what it would have met."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import json
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _box, _command, _instance, _journal, _memory, _status
+
+SETTINGS: dict[str, t.Any] = {
+    "name": "writer",
+    "url": "http://127.0.0.1:1",
+    "models": ["writer"],
+    "kind": "chat",
+    "secrets_file": "",
+    "memory_floor_bytes": 1,
+    "gate_timeout_s": 0,
+    "boot_timeout_s": 1,
+    "start_limit_burst": 3,
+}
+
+
+class Box:
+    """A box whose commands are answered by a table."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.answers: dict[str, tuple[int, str, str]] = {}
+        self.ran: list[str] = []
+        self.journal: list[tuple[str, str]] = []
+
+    def run(self, argv: list[str], **_options: object) -> tuple[int, str, str]:
+        """Answer a command by the first entry of the table that it begins with."""
+        command = " ".join(argv)
+        self.ran.append(command)
+        return next((answer for start, answer in self.answers.items() if command.startswith(start)), (0, "", ""))
+
+    def status(self) -> _status.Status | None:
+        """Return what the program left for the modules."""
+        return _status.StatusFile("writer", self.folder).read()
+
+
+@pytest.fixture
+def box(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    made = Box(tmp_path)
+    made.answers["docker container inspect"] = (1, "", "Error: No such container: vllm-writer")
+    monkeypatch.setattr(_command, "run", made.run)
+    monkeypatch.setattr(_instance, "settings", lambda name: SETTINGS if name == "writer" else {})
+    monkeypatch.setattr(_status.StatusFile.__init__, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(_memory, "drop_page_cache", lambda _tell: None)
+    monkeypatch.setattr(_memory, "processes", lambda: ())
+    monkeypatch.setattr(_journal, "error", lambda unit, message: made.journal.append((unit, message)))
+    return made
+
+
+def memory(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
+    monkeypatch.setattr(_memory, "meminfo", lambda: _memory.MemInfo(100, available, 0))
+
+
+def test_the_gate_opens_and_says_so(
+    box: Box, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory(monkeypatch, 50)
+    assert _box.main(["gate", "writer"]) == 0
+    assert "the gate is open" in capsys.readouterr().out
+    status = box.status()
+    assert status is not None
+    assert not status.failed
+
+
+def test_the_gate_refuses_with_a_reason_that_the_modules_can_read(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory(monkeypatch, 0)
+    assert _box.main(["gate", "writer"]) == 1
+    status = box.status()
+    assert status is not None
+    assert status.failed
+    assert "refusing to start" in status.message
+
+
+def test_a_container_that_is_left_is_stopped_in_order_and_removed(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory(monkeypatch, 50)
+    state = {"Running": True, "Pid": 1, "ExitCode": 0}
+    left = {"Id": "c", "Name": "/vllm-writer", "State": state, "Config": {"Image": "x", "Labels": None}}
+    box.answers["docker container inspect"] = (0, json.dumps([left]), "")
+    assert _box.main(["gate", "writer"]) == 0
+    assert box.ran.index("docker stop --time 30 vllm-writer") < box.ran.index("docker rm --force vllm-writer")
+
+
+def test_readiness_of_a_dead_process_is_refused_at_once(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINPID", "4194305")  # above the highest process id that Linux gives
+    assert _box.main(["ready", "writer"]) == 1
+    status = box.status()
+    assert status is not None
+    assert status.failed
+    assert "dead" in status.message
+
+
+def shown(active: str) -> tuple[int, str, str]:
+    return 0, f"LoadState=loaded\nActiveState={active}\nResult=exit-code\n", ""
+
+
+def test_the_last_words_name_the_reason_once_systemd_has_given_up(box: Box) -> None:
+    _status.StatusFile("writer").write(_status.Status("ready", "dead: the process is gone", True, 0.0))
+    box.answers["systemctl show"] = shown("failed")
+    assert _box.main(["explain", "writer"]) == 0
+    assert len(box.journal) == 1
+    unit, line = box.journal[0]
+    assert unit == "vllm-writer.service"
+    assert "stays down after 3 starts: dead: the process is gone" in line
+    assert "systemctl reset-failed vllm-writer.service" in line
+
+
+def test_there_are_no_last_words_while_systemd_still_tries(box: Box) -> None:
+    box.answers["systemctl show"] = shown("activating")
+    assert _box.main(["explain", "writer"]) == 0
+    assert box.journal == []
+
+
+@pytest.mark.parametrize("command", ["gate", "ready", "explain"])
+def test_an_instance_that_the_box_does_not_know(box: Box, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _box.main([command, "nobody"]) == 2
+    assert "etc/gb10-fleet/instances/nobody.json is missing" in capsys.readouterr().out
+    assert box.ran == []
+
+
+def test_the_key_is_read_from_the_container_s_secrets(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "writer.env"
+    path.write_text("# Rendered by gb10.fleet\nHF_TOKEN=one\nVLLM_API_KEY=two=three\n")
+    assert _box.secret(str(path), "VLLM_API_KEY") == "two=three"
+    assert _box.secret(str(path), "OTHER") == ""
+    assert _box.secret("", "VLLM_API_KEY") == ""
+
+
+def test_a_gate_without_docker_is_not_a_traceback(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory(monkeypatch, 50)
+    box.answers["docker container inspect"] = (1, "", "Cannot connect to the Docker daemon")
+    assert _box.main(["gate", "writer"]) == 1
+    status = box.status()
+    assert status is not None
+    assert "Cannot connect to the Docker daemon" in status.message
+
+
+def test_pulls_are_reported_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    times: c.Iterator[float] = iter([0.0, 0.0, 0.5, 1.9, 2.0, 2.0, 9.0, 9.0])
+    monkeypatch.setattr(_box.time, "monotonic", lambda: next(times))
+    told: list[str] = []
+    seldom = _box.Seldom(told.append)
+    for line in ("first", "too soon", "still too soon", "now", "much later"):
+        seldom.say(line)
+    assert told == ["first", "now", "much later"]
