@@ -8,7 +8,6 @@ import typing as t
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible.template import Templar, trust_as_template
 
 from ansible_collections.gb10.fleet.plugins.filter import memory_plan, memory_plan_text
 from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import plan_memory
@@ -53,9 +52,3 @@ def test_errors_name_the_filter() -> None:
 def test_text_of_a_plan() -> None:
     text = memory_plan_text.memory_plan_text(memory_plan.memory_plan(BOX, [INSTANCE]))
     assert text.startswith("box: 120.00 GiB, fits\n[")
-
-
-def test_templates_reach_the_filters() -> None:
-    templar = Templar(loader=None, variables={"box": BOX, "instances": [INSTANCE]})
-    template = trust_as_template("{{ (box | gb10.fleet.memory_plan(instances)).verdict }}")
-    assert templar.template(template) == "fits"
