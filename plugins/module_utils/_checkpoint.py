@@ -134,7 +134,7 @@ def inspect_checkpoint(path: str) -> CheckpointReport:
     declaration = read_mistral(files.config) if files.mistral else read_declaration(files.config, files.sidecars)
     undeclared = _undeclared(files.config, tree.label)
     schemes = resolve(declaration, outline, weights, undeclared)
-    geometry, geometry_finding = _geometry(files.config)
+    geometry, geometry_finding = _geometry(files)
     gguf = weights.format == "gguf"
     findings = [*files.findings, *weights.findings, *geometry_finding]
     if gguf:
@@ -298,11 +298,13 @@ def _gguf_schemes() -> Schemes:
     return Schemes((), {"dense": PartScheme(gguf, {gguf: 1.0}, 0)}, {}, {}, gguf)
 
 
-def _geometry(config: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[Finding]]:
-    if not config:
+def _geometry(files: _Files) -> tuple[dict[str, t.Any], list[Finding]]:
+    if not files.config:
         return {}, []
     try:
-        return ModelGeometry.from_config(config).as_dict(), []
+        # The dtype of the cache may stand beside config.json only.
+        beside = files.sidecars.get("hf_quant_config.json")
+        return ModelGeometry.from_config(files.config, beside).as_dict(), []
     except GeometryError as exc:
         remedy = "State kv_cache_memory_bytes for the model role and measure it."
         return {}, [Finding("CHECKPOINT_GEOMETRY_UNKNOWN", "warning", shown(exc, 400), "", remedy)]

@@ -59,7 +59,8 @@ def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -
         entry |= {
             "geometry": checkpoint["geometry"],
             "scheme": checkpoint["scheme"],
-            "weights_bytes": checkpoint["weights_bytes_total"] or 0,
+            "weights_bytes": checkpoint["weights_bytes_total"],
+            "expert_bytes": checkpoint["part_bytes"].get("experts"),
         }
     return entry
 

@@ -30,7 +30,6 @@ class InstanceNeed:
     scratch_per_sequence: int
     scratch_known: bool
     sequences: int
-    loader: int
     page_cache: int
     measured_boot_peak: int
 
@@ -49,11 +48,11 @@ class InstanceNeed:
 
     def hard_boot_peak(self, kv_bytes: int) -> int:
         """Return the highest point of the boot that the kernel cannot take back."""
-        return max(self.total(kv_bytes), self.weights + self.loader, self.measured_boot_peak)
+        return max(self.total(kv_bytes), self.measured_boot_peak)
 
     def loading(self, free: int) -> int:
-        """Return weights, loader buffers and the page cache of the weights' files, as far as there is room for it."""
-        return min(max(free, self.weights + self.loader), self.weights + self.loader + self.page_cache)
+        """Return weights, overhead and the page cache of the weights' files, as far as there is room for it."""
+        return min(max(free, self.granted()), self.granted() + self.page_cache)
 
     def fits(self, kv_bytes: int, limit: int) -> bool:
         """Return whether the instance stays within a limit, running and booting."""
@@ -107,7 +106,6 @@ def needs_of(instance: Instance, platform: str, say: Say) -> InstanceNeed | None
             facts()["drafter_scratch"]["source"].strip(),
             "Measure it and state speculative.scratch_gib_per_sequence, or keep max_num_seqs low.",
         )
-    buffers = facts()["loader"].get(instance.load_format, facts()["loader"]["default"])
     return InstanceNeed(
         weights=weights[0],
         weights_reason=weights[1],
@@ -118,7 +116,6 @@ def needs_of(instance: Instance, platform: str, say: Say) -> InstanceNeed | None
         scratch_per_sequence=scratch,
         scratch_known=known,
         sequences=instance.max_num_seqs,
-        loader=round(buffers * GIB),
         page_cache=instance.weights_bytes or weights[0],
         measured_boot_peak=instance.measured_boot_peak,
     )
@@ -167,13 +164,14 @@ def _overhead(instance: Instance, platform: str) -> tuple[int, str, float | None
     if instance.measured_overhead:
         return instance.measured_overhead, "measured per rank for this role", 0.1 * GIB
     fact = facts()["platforms"][platform]
-    activation = facts()["activation"]
-    extra = max(0, instance.max_num_batched_tokens - activation["from_tokens"]) * activation["bytes_per_token"]
-    low, high = fact["overhead_range_gib"]
-    reason = f"assumed, not measured for this role: {fact['overhead_source']}"
-    if extra:
-        reason += f"; and {extra / GIB:.2f} GiB for max_num_batched_tokens {instance.max_num_batched_tokens}"
-    return round(fact["overhead_gib"] * GIB) + extra, reason, (high - low) * GIB + extra
+    known = fact["overhead"]
+    tokens = instance.max_num_batched_tokens
+    peak = round(known["base_gib"] * GIB) + tokens * known["bytes_per_batched_token"]
+    overhead = max(round(known["least_gib"] * GIB), peak)
+    reason = f"assumed for {tokens} batched tokens, not measured for this role; {fact['overhead_source']}"
+    if buffers := round(facts()["loader"].get(instance.load_format, 0) * GIB):
+        reason += f"; and {buffers / GIB:.2f} GiB that the loader {instance.load_format} keeps"
+    return overhead + buffers, reason, known["uncertainty_gib"] * GIB
 
 
 def _add(*parts: float | None) -> float | None:

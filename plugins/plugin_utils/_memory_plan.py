@@ -122,9 +122,8 @@ class _Planner:
                 "Watch free memory through a full boot, and take the override back where the box does not need it.",
             )
         planned = [self._place(instance) for instance in self.instances]
-        refused = any(finding.severity == "error" for finding in self.findings)
         return {
-            "verdict": "refused" if refused else "fits",
+            "verdict": "refused" if self._errors() else "fits",
             "box": {
                 "name": self.box.name,
                 "platform": self.box.platform,
@@ -158,8 +157,9 @@ class _Planner:
     # One instance
 
     def _place(self, instance: Instance) -> dict[str, t.Any]:
-        need = needs_of(instance, self.box.platform, self._say_for(instance))
-        before = len([finding for finding in self.findings if finding.severity == "error"])
+        before = self._errors()
+        need = needs_of(instance, self.box.platform, self._say)
+        self._check_fraction(instance)
         layout = self._layout(instance)
         limit = self._limit(instance)
         kv_bytes = self._kv_bytes(instance, need, layout)
@@ -170,7 +170,7 @@ class _Planner:
             if peak > limit:
                 largest = _largest(instance, need, layout, limit, kv_bytes)
                 self._refuse(instance, peak, max(0, limit), largest)
-        failed = len([finding for finding in self.findings if finding.severity == "error"]) > before
+        failed = self._errors() > before
         utilization = None
         if not failed and need is not None and kv_bytes is not None:
             utilization = self._utilization(instance, need.total(kv_bytes))
@@ -200,12 +200,24 @@ class _Planner:
         self._account(instance, need, kv_bytes)
         return result
 
+    def _check_fraction(self, instance: Instance) -> None:
+        if instance.utilization > self.limits.cap:
+            self._say(
+                "GPU_UTILIZATION_ABOVE_CAP",
+                "error",
+                f"Instance {instance.name} asks for gpu_memory_utilization {instance.utilization:g}, above the cap of "
+                f"{self.limits.cap:.2f}.",
+                self.limits.cap_reason,
+                "Lower max_model_len, max_num_seqs or max_num_batched_tokens, use an fp8 cache, a smaller checkpoint "
+                "or a second box; do not raise the fraction.",
+            )
+
     def _account(self, instance: Instance, need: InstanceNeed, kv_bytes: int) -> None:
         free = self.available - self.used
         loading = need.loading(free)
         self.boot_peak = max(self.boot_peak, self.used + loading, self.used + need.hard_boot_peak(kv_bytes))
-        if need.weights + need.page_cache + need.loader > free:
-            self._say_for(instance)(
+        if need.granted() + need.page_cache > free:
+            self._say(
                 "PAGE_CACHE_FILLS_POOL",
                 "warning",
                 f"While {instance.name} loads, {_gib(need.weights)} of weights and as much page cache do not fit into "
@@ -263,7 +275,7 @@ class _Planner:
             if layout is not None:
                 self._check_explicit(instance, layout, instance.kv_bytes)
             return instance.kv_bytes
-        if layout is None or need is None:
+        if layout is None or need is None or instance.utilization > self.limits.cap:
             return None
         if instance.utilization:
             granted = math.floor(instance.utilization * self.box.total_bytes) - need.granted()
@@ -299,17 +311,6 @@ class _Planner:
         free = self.available - self.used
         if instance.utilization:
             requested = math.ceil(instance.utilization * self.box.total_bytes)
-            if instance.utilization > self.limits.cap:
-                self._say(
-                    "GPU_UTILIZATION_ABOVE_CAP",
-                    "error",
-                    f"Instance {instance.name} asks for gpu_memory_utilization {instance.utilization:g}, above the "
-                    f"cap of {self.limits.cap:.2f}.",
-                    self.limits.cap_reason,
-                    "Lower max_model_len, max_num_seqs or max_num_batched_tokens, use an fp8 cache or a smaller "
-                    "checkpoint, or add a second box; do not raise the fraction.",
-                )
-                return None
             if requested > free and self.box.platform != "cpu":
                 self._say(
                     "START_CHECK_WOULD_FAIL",
@@ -357,9 +358,8 @@ class _Planner:
     def _say(self, finding_id: str, severity: t.Any, message: str, evidence: str = "", remedy: str = "") -> None:
         self.findings.append(Finding(finding_id, severity, message, evidence, remedy))
 
-    def _say_for(self, instance: Instance) -> t.Callable[..., None]:
-        del instance
-        return self._say
+    def _errors(self) -> int:
+        return sum(finding.severity == "error" for finding in self.findings)
 
 
 def _kv_for(layout: KvLayout, sequences: int, length: int | None = None) -> int:

@@ -102,7 +102,7 @@ class Box:
             raise PlanInputError(
                 f"box_memory: platform is {platform}; expected one of {', '.join(facts()['platforms'])}."
             )
-        holders = fields.get("holders") or []
+        holders = [] if fields.get("holders") is None else fields["holders"]
         if not isinstance(holders, list):
             raise PlanInputError("box_memory: holders is not a list; leave it out or give a list of mappings.")
         return cls(
@@ -230,7 +230,7 @@ class Instance:
             raise PlanInputError(
                 f"{where}: gpu_memory_utilization is {utilization!r}; expected a fraction between 0 and 1, or nothing."
             )
-        peers = fields.get("peers") or []
+        peers = [] if fields.get("peers") is None else fields["peers"]
         if not isinstance(peers, list):
             raise PlanInputError(f"{where}: peers is not a list of box memories.")
         return cls(

@@ -9,6 +9,7 @@ Note that this plugin util is private to the collection and can change without n
 
 from __future__ import annotations
 
+import shlex
 import typing as t
 
 GIB = 1 << 30
@@ -17,6 +18,9 @@ _WIDTH = 60
 
 def plan_text(plan: t.Mapping[str, t.Any]) -> str:
     """Return the lines of a plan of plan_memory()."""
+    # The plan of a box that the inventory names has its instances by name.
+    if isinstance(plan["instances"], t.Mapping):
+        plan = {**plan, "instances": list(plan["instances"].values())}
     numbers = plan["box"]["numbers"]
     total = numbers["total"]["value"]
     name = plan["box"]["name"] or "box"
@@ -34,7 +38,8 @@ def plan_text(plan: t.Mapping[str, t.Any]) -> str:
     for instance in plan["instances"]:
         lines += _speed(instance)
         if instance["flags"]:
-            lines.append(f"{instance['name']}: {' '.join(instance['flags'])}")
+            command = instance.get("command") or instance["flags"]
+            lines.append(f"{instance['name']}: {shlex.join(command)}")
     for finding in plan["findings"]:
         lines.append(f"{finding['severity']}: {finding['id']}: {finding['message']}")
         if finding["remedy"]:

@@ -1,0 +1,90 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Plans the memory of boxes on the controller; no connection is opened."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import typing as t
+
+from ansible.errors import AnsibleError
+from ansible.utils.display import Display
+
+from ansible_collections.gb10.fleet.plugins.action.resolve_model_roles import ActionModule as ResolveModelRoles
+from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fleet_plan import CheckpointFolder, Known, plan_box, refusal
+from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import PlanInputError
+from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_text import plan_text
+
+_display = Display()
+
+
+class ActionModule(ResolveModelRoles):
+    """See plugins/modules/plan_boxes.py for what it takes and returns."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """Plan every box, show the plans, write them, and fail where one is refused."""
+        variables = task_vars or {}
+        result: dict[str, t.Any] = {"changed": False}
+        _result, options = self.validate_argument_spec(
+            {
+                "boxes": {"type": "list", "elements": "str", "required": True},
+                "facts": {"type": "path"},
+                "checkpoints": {"type": "path"},
+                "dest": {"type": "path"},
+                "show": {"type": "bool", "default": True},
+                "only_missing": {"type": "bool", "default": False},
+            }
+        )
+        hostvars = variables["hostvars"]
+        facts = pathlib.Path(options["facts"]) if options["facts"] else None
+        known: dict[str, Known] = {}
+        sentences: dict[str, None] = {}
+        for box in options["boxes"]:
+            try:
+                known[box] = Known.of(box, hostvars[box], facts)
+            except (PlanInputError, AnsibleError) as error:
+                sentences[f"{box}: {str(error).splitlines()[0]}"] = None
+        missing = [box for box, one in known.items() if one.memory is None]
+        if options["only_missing"] or sentences:
+            return {**result, **_failure(sentences), "missing": missing}
+        folder = CheckpointFolder(pathlib.Path(options["checkpoints"]) if options["checkpoints"] else None)
+        shipped = shipped_catalogue()
+        plans: dict[str, t.Any] = {}
+        for box, one in known.items():
+            instances, wrong = self._resolve(box, hostvars[box], shipped)
+            sentences.update(dict.fromkeys(wrong))
+            if wrong:
+                continue
+            try:
+                reserve = hostvars[box].get("vllm_server_host_reserve_bytes")
+                plans[box] = plan_box(box, instances, one, folder, None if reserve is None else int(reserve))
+            except PlanInputError as error:
+                sentences[str(error) if str(error).startswith(box) else f"{box}: {error}"] = None
+        if options["show"]:
+            for plan in plans.values():
+                _display.display(plan_text(plan) + "\n")
+        refused = {box: refusal(box, plan) for box, plan in plans.items() if plan["verdict"] == "refused"}
+        sentences.update(dict.fromkeys(refused.values()))
+        if options["dest"]:
+            result["changed"] = self._write(pathlib.Path(options["dest"]), plans)
+        return {**result, **_failure(sentences), "missing": missing, "plans": plans, "refused": list(refused)}
+
+    def _write(self, path: pathlib.Path, plans: dict[str, t.Any]) -> bool:
+        text = json.dumps({"boxes": plans}, indent=1, sort_keys=True) + "\n"
+        try:
+            if path.exists() and path.read_text(encoding="utf-8") == text:
+                return False
+            if not self._task.check_mode:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise AnsibleError(f"{path}: cannot be written ({error.strerror}).") from error
+        return True
+
+
+def _failure(sentences: dict[str, None]) -> dict[str, t.Any]:
+    return {"failed": True, "msg": "\n".join(sentences)} if sentences else {"msg": "all plans fit"}

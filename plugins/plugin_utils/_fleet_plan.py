@@ -1,0 +1,148 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Plans boxes with what is known of them, without a connection to any.
+
+What is known of a box is its memory (told in the inventory, or read earlier and kept in a file) and the checkpoints of
+its instances (read earlier on the box, or from a folder of config files on the controller).
+
+Note that this plugin util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import json
+import pathlib
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils._checkpoint import inspect_checkpoint
+from ansible_collections.gb10.fleet.plugins.module_utils._checkpoint_files import CheckpointError
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan, _vllm_cli
+from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import PlanInputError
+
+_DEFAULT_RESERVE: t.Final = 8 << 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a box before it is asked: memory_info's and checkpoint_info's answers; None: not known."""
+
+    memory: c.Mapping[str, t.Any] | None
+    checkpoints: c.Mapping[str, t.Any]
+
+    @classmethod
+    def of(cls, box: str, variables: c.Mapping[str, t.Any], facts: pathlib.Path | None) -> Known:
+        """Take what the inventory tells, else what a file of an earlier run says; raise PlanInputError on nonsense."""
+        memory, checkpoints = variables.get("box_memory"), variables.get("box_checkpoints")
+        kept: dict[str, t.Any] = {}
+        if facts is not None and (memory is None or checkpoints is None):
+            kept = _read(facts / f"{box}.json")
+        return cls(
+            memory if memory is not None else kept.get("memory"),
+            checkpoints if checkpoints is not None else kept.get("checkpoints") or {},
+        )
+
+
+class CheckpointFolder:
+    """Checkpoints on the controller, if only their JSON files: OWNER/NAME, or Hugging Face's own layout."""
+
+    def __init__(self, folder: pathlib.Path | None) -> None:
+        """Remember the folder; nothing is read yet."""
+        self._folder = folder
+        self._read: dict[tuple[str, str], dict[str, t.Any] | None] = {}
+
+    def find(self, repo: str, revision: str) -> dict[str, t.Any] | None:
+        """Return what checkpoint_info would say, or None where the folder does not have it."""
+        key = (repo, revision)
+        if self._folder is not None and key not in self._read:
+            places = (
+                self._folder / f"models--{repo.replace('/', '--')}" / "snapshots" / revision,
+                self._folder / repo,
+            )
+            self._read[key] = next((_inspect(place) for place in places if place.is_dir()), None)
+        return self._read.get(key)
+
+
+def plan_box(
+    box: str,
+    instances: c.Sequence[c.Mapping[str, t.Any]],
+    known: Known,
+    folder: CheckpointFolder,
+    host_reserve_bytes: int | None = None,
+) -> dict[str, t.Any]:
+    """Return the plan of one box with the command line of every instance; raise PlanInputError on unusable input."""
+    if known.memory is None:
+        raise PlanInputError(f"{box}: its memory is not known; state box_memory, or let the playbook observe the box.")
+    if not isinstance(known.checkpoints, c.Mapping) or not isinstance(known.memory, c.Mapping):
+        raise PlanInputError(f"{box}: box_memory and box_checkpoints are mappings, as the info modules return them.")
+    for key in ("total_bytes", "available_bytes"):
+        if key not in known.memory:
+            raise PlanInputError(f"{box}: box_memory lacks {key}.")
+    checkpoints: dict[str, t.Any] = {}
+    for instance in instances:
+        checkpoint = instance["checkpoint"]
+        report = known.checkpoints.get(instance["name"]) or folder.find(checkpoint["repo"], checkpoint["revision"])
+        if report:
+            checkpoints[instance["name"]] = {"weights_bytes_total": None, "part_bytes": {}, "scheme": "", **report}
+    memory = {"holders": [], **known.memory}
+    memory["holders"] = [{"pid": 0, "vllm": False, **holder} for holder in memory["holders"] or []]
+    plan = _box_plan.box_plan(
+        instances,
+        memory=memory,
+        observed={"gpu": "none" if memory.get("platform") == "cpu" else "cdi", "instances": {}},
+        checkpoints=checkpoints,
+        host_reserve_bytes=_DEFAULT_RESERVE if host_reserve_bytes is None else host_reserve_bytes,
+    )
+    plan["box"]["name"] = box
+    for name, report in checkpoints.items():
+        # What is wrong with a checkpoint is wrong with the plan, too.
+        plan["findings"] += [
+            {**finding, "message": f"Checkpoint of {name}: {finding['message']}"}
+            for finding in report.get("findings", [])
+            if finding["severity"] != "info"
+        ]
+    for instance in instances:
+        _add_command(plan, instance)
+    plan["verdict"] = "refused" if any(f["severity"] == "error" for f in plan["findings"]) else "fits"
+    return plan
+
+
+def refusal(box: str, plan: c.Mapping[str, t.Any]) -> str:
+    """Return the sentence that a refused plan fails with."""
+    errors = [finding for finding in plan["findings"] if finding["severity"] == "error"]
+    return f"{box}: " + " ".join(f"{error['message']} {error['remedy']}".strip() for error in errors)
+
+
+def _add_command(plan: dict[str, t.Any], instance: c.Mapping[str, t.Any]) -> None:
+    planned = plan["instances"][instance["name"]]
+    sized = {key: planned[key] for key in ("kv_cache_memory_bytes", "gpu_memory_utilization")}
+    try:
+        planned["command"] = ["vllm", "serve", *_vllm_cli.render_args({**instance, **sized})]
+    except _vllm_cli.FlagError as error:
+        planned["command"] = []
+        plan["findings"] += [
+            {**finding.as_dict(), "message": f"Instance {instance['name']}: {finding.message}"}
+            for finding in error.findings
+        ]
+
+
+def _inspect(place: pathlib.Path) -> dict[str, t.Any] | None:
+    try:
+        return inspect_checkpoint(str(place)).as_dict()
+    except CheckpointError as error:
+        raise PlanInputError(str(error)) from None
+
+
+def _read(path: pathlib.Path) -> dict[str, t.Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise PlanInputError(f"{path}: cannot be read ({error}); delete it, and the box is observed again.") from None
+    if not isinstance(data, dict):
+        raise PlanInputError(f"{path}: is no JSON object; delete it, and the box is observed again.")
+    return data
