@@ -130,7 +130,7 @@ def inspect_image(runner: Runner, program: str, image: str) -> Image:
 
 
 def run_command(program: str, image: str, name: str, request: str) -> list[str]:
-    """Return the command that runs _cubin.py, which comes on stdin, in an image: no network, GPU, privilege or write."""
+    """Return the command that runs _cubin.py, which comes on stdin, in an image, without network or GPU."""
     limits = ["--network", "none", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"]  # noqa: S108
     limits += ["--security-opt", "no-new-privileges", "--pids-limit", "128", "--memory", "2g"]
     # An engine whose default runtime is NVIDIA's would otherwise hand in the GPU that the image's environment asks for.
