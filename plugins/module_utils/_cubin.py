@@ -42,6 +42,7 @@ MAX_DIRECTORY = 64 << 20  # bytes of a zip's central directory
 MAX_FILES = 200_000  # files looked at in one tree
 ROLLUP = 64  # more bare cubins than this below one root become one row
 _PIECE = 256 << 10
+_SMALL = 8 << 20  # a stream up to this size stays in memory
 
 FATBIN_MAGIC = b"\x50\xed\x55\xba"
 _FATBIN = struct.Struct("<4sHHQ")
@@ -71,7 +72,7 @@ class CubinError(ValueError):
     """The request makes no sense: the message says in one sentence what, where and what to do."""
 
 
-class _DamageError(Exception):
+class DamageError(Exception):
     """A file is not what it says it is; becomes a problem of that file."""
 
     def __init__(self, finding: str, message: str) -> None:
@@ -177,13 +178,13 @@ class _Reader:
         if len(self.problems) < 8:
             self.problems.append(problem(finding, f"{self.name}: {what}", f"offset {offset:#x}"))
         if self.damage > MAX_DAMAGE:
-            raise _DamageError("CUBIN_MALFORMED", f"more than {MAX_DAMAGE} damaged places, the rest was not read")
+            raise DamageError("CUBIN_MALFORMED", f"more than {MAX_DAMAGE} damaged places, the rest was not read")
 
     def step(self) -> None:
         """Bound the number of things in a file, and give touched pages back so that memory does not follow its size."""
         self.steps += 1
         if self.steps > MAX_ENTRIES:
-            raise _DamageError("CUBIN_TOO_LARGE", f"more than {MAX_ENTRIES} entries, the rest was not read")
+            raise DamageError("CUBIN_TOO_LARGE", f"more than {MAX_ENTRIES} entries, the rest was not read")
         if self.steps % 128 == 0:
             release(self.buf)
 
@@ -294,7 +295,7 @@ class _Reader:
         if shentsize != 64 or not shnum or shstrndx >= shnum or shoff + shnum * 64 > size:
             return [], "the section headers are damaged or cut off"
         if shnum > MAX_ENTRIES:
-            raise _DamageError("CUBIN_TOO_LARGE", f"has {shnum} sections")
+            raise DamageError("CUBIN_TOO_LARGE", f"has {shnum} sections")
         table = [_SECTION.unpack_from(self.buf, lo + shoff + 64 * index) for index in range(shnum)]
         names_at, names_size = table[shstrndx][4], table[shstrndx][5]
         if names_at + names_size > size or names_size > MAX_DECODED:
@@ -410,7 +411,7 @@ def parse(buf: Buffer, name: str = "", lo: int = 0, hi: int | None = None) -> Li
     kind = "other"
     try:
         kind = reader.read(lo, len(buf) if hi is None else hi)
-    except _DamageError as error:
+    except DamageError as error:
         reader.problems.append(problem(error.finding, f"{name}: {error}"))
     except _DAMAGE as error:
         reader.problems.append(problem("CUBIN_MALFORMED", f"{name}: is damaged", str(error)))
@@ -447,7 +448,7 @@ def _zstd_decoder() -> t.Any:
             try:
                 yield decoder.decompress(chunk, _PIECE)
             except zstd.ZstdError as error:
-                raise _DamageError("CUBIN_MALFORMED", f"zstd: {error}") from None
+                raise DamageError("CUBIN_MALFORMED", f"zstd: {error}") from None
 
     return pieces
 
@@ -479,7 +480,7 @@ def _zstd_by_library(lib: t.Any) -> t.Any:
                 target.pos = 0
                 state = lib.ZSTD_decompressStream(stream, ctypes.byref(target), ctypes.byref(source))
                 if lib.ZSTD_isError(state):
-                    raise _DamageError("CUBIN_MALFORMED", "a zstd frame is damaged or larger than 128 MiB")
+                    raise DamageError("CUBIN_MALFORMED", "a zstd frame is damaged or larger than 128 MiB")
                 if target.pos:
                     yield ctypes.string_at(out, target.pos)
                 if state == 0 or (not target.pos and source.pos == source.size and at >= end):
@@ -502,7 +503,7 @@ def _lz4_decoder() -> t.Any:
         view = (ctypes.c_char * limit).from_buffer(out) if limit else b""
         size = lib.LZ4_decompress_safe_partial(source, view, len(source), limit, limit)
         if size != limit:
-            raise _DamageError("CUBIN_MALFORMED", "an LZ4 block is damaged")
+            raise DamageError("CUBIN_MALFORMED", "an LZ4 block is damaged")
         return out
 
     return decode
@@ -524,7 +525,7 @@ def lz4_block(source: bytes, limit: int) -> bytes:
             token = source[at]
             literals, at = length(token >> 4, at + 1)
             if at + literals > size:
-                raise _DamageError("CUBIN_MALFORMED", "an LZ4 block is cut off")
+                raise DamageError("CUBIN_MALFORMED", "an LZ4 block is cut off")
             out += source[at : at + literals]
             at += literals
             if at >= size or len(out) >= limit:
@@ -533,18 +534,19 @@ def lz4_block(source: bytes, limit: int) -> bytes:
             match, at = length(token & 15, at + 2)
             match = min(match + 4, limit - len(out))
             if not 0 < back <= len(out):
-                raise _DamageError("CUBIN_MALFORMED", "an LZ4 block refers to before its start")
+                raise DamageError("CUBIN_MALFORMED", "an LZ4 block refers to before its start")
             chunk = out[len(out) - back : len(out) - back + match]
             out += (chunk * (match // len(chunk) + 1))[:match]
     except IndexError:
-        raise _DamageError("CUBIN_MALFORMED", "an LZ4 block is cut off") from None
+        raise DamageError("CUBIN_MALFORMED", "an LZ4 block is cut off") from None
     return bytes(out[:limit])
 
 
 _codecs: dict[str, t.Any] = {}
 
 
-def _codec(name: str) -> t.Any:
+def codec(name: str) -> t.Any:
+    """Return the decoder of this machine for zstd (None where there is none) or lz4."""
     if name not in _codecs:
         _codecs[name] = _zstd_decoder() if name == "zstd" else _lz4_decoder()
     return _codecs[name]
@@ -553,14 +555,14 @@ def _codec(name: str) -> t.Any:
 def decoded(buf: Buffer, entry: Entry) -> t.Iterator[bytes]:
     """Yield the decoded payload piece by piece, MAX_DECODED bytes at most; whoever has enough stops asking."""
     if entry.raw > MAX_DECODED:
-        raise _DamageError("CUBIN_TOO_LARGE", f"an entry says that it decodes to {entry.raw} bytes")
+        raise DamageError("CUBIN_TOO_LARGE", f"an entry says that it decodes to {entry.raw} bytes")
     if not entry.codec:
         yield from _slices(buf, entry.offset, entry.offset + entry.stored)
         return
-    codec = _codec(entry.codec)
-    if not codec:
-        raise _DamageError("CUBIN_CODEC_MISSING", "libzstd was not found, so the names of the kernels cannot be read")
-    pieces = _lz4_pieces(codec, buf, entry) if entry.codec == "lz4" else codec(buf, entry.offset, entry.stored)
+    decoder = codec(entry.codec)
+    if not decoder:
+        raise DamageError("CUBIN_CODEC_MISSING", "libzstd was not found, so the names of the kernels cannot be read")
+    pieces = _lz4_pieces(decoder, buf, entry) if entry.codec == "lz4" else decoder(buf, entry.offset, entry.stored)
     total = 0
     for piece in pieces:
         total += len(piece)
@@ -568,12 +570,12 @@ def decoded(buf: Buffer, entry: Entry) -> t.Iterator[bytes]:
             break
         yield piece
     if total != entry.raw:
-        raise _DamageError("CUBIN_MALFORMED", f"an entry does not decode to the {entry.raw} bytes that it says")
+        raise DamageError("CUBIN_MALFORMED", f"an entry does not decode to the {entry.raw} bytes that it says")
 
 
 def _lz4_pieces(decode: t.Callable[[bytes, int], bytes], buf: Buffer, entry: Entry) -> t.Iterator[bytes]:
     if entry.raw > 255 * entry.stored + 64:
-        raise _DamageError("CUBIN_MALFORMED", "an LZ4 entry says that it decodes to more than LZ4 can")
+        raise DamageError("CUBIN_MALFORMED", "an LZ4 entry says that it decodes to more than LZ4 can")
     source = buf[entry.offset : entry.offset + entry.stored]
     done = 0
     # The names of a cubin are at its beginning; those of PTX are everywhere.
@@ -632,10 +634,10 @@ def _cubin_names(pieces: t.Iterator[bytes]) -> set[bytes]:
                 return {name[6:] for name in names if name.startswith(b".text.")}
     whole = bytes(head)
     if len(whole) < 64 or whole[:4] != b"\x7fELF":
-        raise _DamageError("CUBIN_MALFORMED", "the payload of an entry is no cubin")
+        raise DamageError("CUBIN_MALFORMED", "the payload of an entry is no cubin")
     sections, trouble = _Reader(whole, "").sections(0, len(whole), _ELF.unpack_from(whole, 0))
     if trouble:
-        raise _DamageError("CUBIN_MALFORMED", f"in a cubin, {trouble}")
+        raise DamageError("CUBIN_MALFORMED", f"in a cubin, {trouble}")
     return {name[6:].encode("latin-1") for name, *_rest in sections if name.startswith(".text.")}
 
 
@@ -769,7 +771,7 @@ class _FileFacts(t.NamedTuple):
 
 # ---- Scanning
 
-_GPU_NAME = re.compile(r"\.(?:so(?:\.\d+)*|cubin|fatbin|ptx|a|o)$")
+GPU_NAME = re.compile(r"\.(?:so(?:\.\d+)*|cubin|fatbin|ptx|a|o)$")
 _STAMPS = {
     "stamp": re.compile(r"^__version__\b[^='\"\n]*=\s*(?:version\s*=\s*)?['\"]([^'\"\n]{1,120})['\"]", re.MULTILINE),
     "commit": re.compile(
@@ -778,7 +780,7 @@ _STAMPS = {
     ),
     "cuda": re.compile(r"^cuda\b[^='\"\n]*=\s*['\"]([0-9.]{3,12})['\"]", re.MULTILINE),
 }
-_STAMP_FILES = ("_version.py", "version.py", "_build_meta.py")
+STAMP_FILES = ("_version.py", "version.py", "_build_meta.py")
 _ALIASES = {"flashinfer": "flashinfer_python"}  # a package whose import name is not its distribution's
 
 
@@ -836,11 +838,11 @@ class Scan:
                 budget -= entry.raw
             try:
                 if budget < 0:
-                    raise _DamageError("CUBIN_TOO_LARGE", f"decodes to more than {MAX_DECODED_FILE} bytes")
+                    raise DamageError("CUBIN_TOO_LARGE", f"decodes to more than {MAX_DECODED_FILE} bytes")
                 names = kernel_names(buf, entry)
                 release(buf)
-            except (_DamageError, *_DAMAGE) as error:
-                finding = error.finding if isinstance(error, _DamageError) else "CUBIN_MALFORMED"
+            except (DamageError, *_DAMAGE) as error:
+                finding = error.finding if isinstance(error, DamageError) else "CUBIN_MALFORMED"
                 with lock:
                     if len(facts.problems) < 16:
                         where = f"{entry.arch} at {entry.offset:#x}"
@@ -892,24 +894,36 @@ class Scan:
         self.keep(facts)
 
     def add_stream(self, name: str, pieces: t.Iterable[bytes], where: str = "", expect: str = "") -> None:
-        """Add a file that comes as a stream, by way of an unnamed temporary file, so that memory stays small."""
+        """Add a file that comes as a stream. A large one goes through an unnamed temporary file, to keep memory small.
+
+        ``expect`` is the sha256 that it should have, where that is known.
+        """
         import hashlib
         import tempfile
 
         digest, size, cut = hashlib.sha256(), 0, None
+        small: list[bytes] = []
         try:
-            with tempfile.TemporaryFile(buffering=0) as spool:
+            with contextlib.ExitStack() as stack:
+                spool: t.Any = None
                 try:
                     for piece in pieces:
                         size += len(piece)
                         if size > MAX_MEMBER:
-                            raise _DamageError("CUBIN_TOO_LARGE", f"is larger than {MAX_MEMBER} bytes")
+                            raise DamageError("CUBIN_TOO_LARGE", f"is larger than {MAX_MEMBER} bytes")
                         digest.update(piece)
-                        spool.write(piece)
-                except _DamageError as error:
+                        small.append(piece)
+                        if size > _SMALL:
+                            spool = spool or stack.enter_context(tempfile.TemporaryFile(buffering=0))
+                            spool.writelines(small)
+                            small.clear()
+                except DamageError as error:
                     cut = problem(error.finding, f"{name}: {error}")
-                with mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) if size else _Nothing() as buf:
-                    facts = self.inspect(buf, name, where)
+                buf: Buffer = b"".join(small)
+                if spool:
+                    spool.write(buf)
+                    buf = stack.enter_context(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ))
+                facts = self.inspect(buf, name, where)
         except (OSError, ValueError) as error:
             self.trouble("CUBIN_UNREADABLE", f"{name}: cannot be read", str(error))
             return
@@ -942,10 +956,10 @@ class Scan:
                 self._is_link(root, os.path.join(folder, name))
             for name in names:
                 path = os.path.join(folder, name)
-                if _GPU_NAME.search(name) or name.endswith(".whl"):
+                if GPU_NAME.search(name) or name.endswith(".whl"):
                     if not self._is_link(root, path):
                         found.append(path)
-                elif name in _STAMP_FILES or name == "METADATA":
+                elif name in STAMP_FILES or name == "METADATA":
                     self._package_file(root, path)
             if self._files_seen + len(found) > MAX_FILES:
                 self.trouble("CUBIN_TOO_LARGE", f"{root}: more than {MAX_FILES} files, the rest was not read")
@@ -1010,7 +1024,7 @@ class Scan:
         try:
             with open(path, "rb") as handle:
                 self._wheel(path, handle)
-        except _DamageError as error:
+        except DamageError as error:
             self.trouble(error.finding, f"{path}: {error}")
         except OSError as error:
             self.trouble("CUBIN_UNREADABLE", f"{path}: cannot be read", str(error))
@@ -1021,14 +1035,14 @@ class Scan:
         record: dict[str, str] = {}
         for info in members:
             base = info.filename.rpartition("/")[2]
-            if base in {*_STAMP_FILES, "METADATA", "RECORD"} and info.filename.count("/") == 1:
-                with contextlib.suppress(_DamageError):
+            if base in {*STAMP_FILES, "METADATA", "RECORD"} and info.filename.count("/") == 1:
+                with contextlib.suppress(DamageError):
                     text = b"".join(_member(fd, info, 32 << 20)).decode("utf-8", "replace")
                     if base == "RECORD":
                         record = _record(text)
                     else:
-                        self._package_text(info.filename, text)
-        wanted = sorted((info for info in members if _GPU_NAME.search(info.filename)), key=lambda info: -info.file_size)
+                        self.package_text(info.filename, text)
+        wanted = sorted((info for info in members if GPU_NAME.search(info.filename)), key=lambda info: -info.file_size)
 
         def one(info: t.Any) -> None:
             name = info.filename
@@ -1048,7 +1062,7 @@ class Scan:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(fd, "rb") as handle:
                 if stat.S_ISREG(os.fstat(fd).st_mode):
-                    self._package_text(relative, handle.read(1 << 20).decode("utf-8", "replace"))
+                    self.package_text(relative, handle.read(1 << 20).decode("utf-8", "replace"))
 
     def _dist_info_beside(self, root: str) -> None:
         """A package directory has its version in the dist-info beside it."""
@@ -1058,7 +1072,7 @@ class Scan:
                 if other.startswith(f"{name}-") and other.endswith(".dist-info"):
                     self._package_file(f"{parent}/{other}", f"{parent}/{other}/METADATA")
 
-    def _package_text(self, path: str, text: str) -> None:
+    def package_text(self, path: str, text: str) -> None:
         """Keep what a package says of itself: the version of its dist-info and the stamp that /version answers with."""
         folder, _slash, base = path.rpartition("/")
         facts: dict[str, str] = {}
@@ -1133,15 +1147,15 @@ def _zip_members(handle: t.BinaryIO) -> list[t.Any]:
     tail = os.pread(handle.fileno(), 65557, max(0, size - 65557))
     end = tail.rfind(b"PK\5\6")
     if end < 0 or len(tail) - end < 22:
-        raise _DamageError("CUBIN_TRUNCATED", "is no zip file, or its end is cut off")
+        raise DamageError("CUBIN_TRUNCATED", "is no zip file, or its end is cut off")
     if int.from_bytes(tail[end + 12 : end + 16], "little") > MAX_DIRECTORY:
-        raise _DamageError("CUBIN_TOO_LARGE", "the directory of the zip is too large to be a wheel's")
+        raise DamageError("CUBIN_TOO_LARGE", "the directory of the zip is too large to be a wheel's")
     try:
         members = [info for info in zipfile.ZipFile(handle).infolist() if not info.is_dir()]
     except (zipfile.BadZipFile, NotImplementedError, *_DAMAGE) as error:
-        raise _DamageError("CUBIN_MALFORMED", f"is a damaged zip file ({error})") from None
+        raise DamageError("CUBIN_MALFORMED", f"is a damaged zip file ({error})") from None
     if len(members) > MAX_FILES:
-        raise _DamageError("CUBIN_TOO_LARGE", f"has more than {MAX_FILES} files")
+        raise DamageError("CUBIN_TOO_LARGE", f"has more than {MAX_FILES} files")
     return members
 
 
@@ -1154,21 +1168,21 @@ def _member(fd: int, info: t.Any, limit: int, check: bool = True) -> t.Iterator[
 
     local = os.pread(fd, 30, info.header_offset) if info.header_offset >= 0 else b""
     if len(local) < 30 or local[:4] != b"PK\3\4" or info.flag_bits & 1 or info.compress_type not in {0, 8}:
-        raise _DamageError("CUBIN_MALFORMED", "the member of the zip is damaged, encrypted or packed in an unknown way")
+        raise DamageError("CUBIN_MALFORMED", "the member of the zip is damaged, encrypted or packed in an unknown way")
     if info.file_size > limit:
-        raise _DamageError("CUBIN_TOO_LARGE", f"says that it inflates to {info.file_size} bytes")
+        raise DamageError("CUBIN_TOO_LARGE", f"says that it inflates to {info.file_size} bytes")
     at = info.header_offset + 30 + int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
     end, total, checksum, tail = at + info.compress_size, 0, 0, b""
     inflate = zlib.decompressobj(-15) if info.compress_type == 8 else None
     while (at < end or tail) and not (inflate and inflate.eof):
         chunk = tail or os.pread(fd, min(_PIECE, end - at), at)
         if not chunk:
-            raise _DamageError("CUBIN_TRUNCATED", "the zip ends inside the member")
+            raise DamageError("CUBIN_TRUNCATED", "the zip ends inside the member")
         at += 0 if tail else len(chunk)
         try:
             piece = inflate.decompress(chunk, 4 << 20) if inflate else chunk
         except zlib.error as error:
-            raise _DamageError("CUBIN_MALFORMED", f"cannot be inflated ({error})") from None
+            raise DamageError("CUBIN_MALFORMED", f"cannot be inflated ({error})") from None
         tail = inflate.unconsumed_tail if inflate else b""
         total += len(piece)
         checksum = zlib.crc32(piece, checksum) if check else info.CRC
@@ -1176,7 +1190,7 @@ def _member(fd: int, info: t.Any, limit: int, check: bool = True) -> t.Iterator[
             break
         yield piece
     if total != info.file_size or checksum != info.CRC:
-        raise _DamageError("CUBIN_TRUNCATED", f"does not inflate to the {info.file_size} bytes that the zip says")
+        raise DamageError("CUBIN_TRUNCATED", f"does not inflate to the {info.file_size} bytes that the zip says")
 
 
 def _record(text: str) -> dict[str, str]:
