@@ -10,8 +10,11 @@ import dataclasses
 import hashlib
 import ipaddress
 import re
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 LABEL = "gb10.fleet.lab"
 """Every container, network, volume and image of a lab carries this label with the lab's id."""
@@ -136,5 +139,7 @@ def choose_block(lab: str, taken: Iterable[str]) -> AddressPlan:
     for block in blocks[start:] + blocks[:start]:
         if not any(block.overlaps(other) for other in used):
             return AddressPlan(block)
-    msg = f"No free /{_BLOCK} is left in {_POOL} for the lab's networks: remove a Docker network or route in that range."
+    msg = (
+        f"No free /{_BLOCK} is left in {_POOL} for the lab's networks: remove a Docker network or route in that range."
+    )
     raise LabError(msg)

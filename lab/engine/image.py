@@ -140,7 +140,9 @@ def build_images(lab: Lab, root: Path) -> EngineImages:
     Both images to deploy are one big layer and one tiny one of their own, so that a pull by digest of either asks the
     registry, downloads something and is quick on a host that has the big layer.
     """
-    artefact = Artefact(lab, "registry", key_of(root.name, Path(__file__), Path(roots.__file__).with_name("registry.py")))
+    artefact = Artefact(
+        lab, "registry", key_of(root.name, Path(__file__), Path(roots.__file__).with_name("registry.py"))
+    )
     machine = platform.machine()
 
     def build(target: Path) -> None:
