@@ -7,34 +7,40 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import signal
 import sys
+from typing import TYPE_CHECKING
 
-# `needs` and `check` are asked before anything is installed, so nothing that needs a third-party package is imported here.
+# `needs` and `check` are asked before anything is installed: no third-party package may be imported here.
 from lab import needs
 from lab.names import DEFAULT_HOSTS, HostSpec, LabError
 from lab.state import Lab, find_lab, locked, read_json
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def parser() -> argparse.ArgumentParser:
     main_parser = argparse.ArgumentParser(
         prog="python -m lab", description="Simulated DGX Spark boxes with a real vLLM."
     )
-    commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    up = commands.add_parser("up", help="build what is missing and start the hosts")
+    subparsers = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    up = subparsers.add_parser("up", help="build what is missing and start the hosts")
     up.add_argument(
         "--host",
         action="append",
         metavar="NAME[:SUITE]",
         help="start this host only (repeat for more); SUITE is trixie (Python 3.13) or bookworm (Python 3.11)",
     )
-    commands.add_parser("down", help="remove the hosts and keep what was built")
-    status = commands.add_parser("status", help="show hosts, images and models")
+    subparsers.add_parser("down", help="remove the hosts and keep what was built")
+    status = subparsers.add_parser("status", help="show hosts, images and models")
     status.add_argument("--json", action="store_true", help="print JSON")
-    commands.add_parser("facts", help="print what the last up found out, as JSON")
-    commands.add_parser("clean", help="remove everything that the lab made")
-    commands.add_parser("needs", help="print the missing packages of Debian or Ubuntu, on one line")
-    commands.add_parser("check", help="say why this machine cannot run the lab, if so")
+    subparsers.add_parser("facts", help="print what the last up found out, as JSON")
+    subparsers.add_parser("clean", help="remove everything that the lab made")
+    subparsers.add_parser("needs", help="print the missing packages of Debian or Ubuntu, on one line")
+    subparsers.add_parser("check", help="say why this machine cannot run the lab, if so")
     return main_parser
 
 
@@ -51,43 +57,46 @@ def built(lab: Lab) -> bool:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Carry out one command."""
     lab = find_lab()
     command = arguments.command
     if command == "needs":
         print(" ".join(needs.missing_packages()))
-        return
-    if command == "facts":
+    elif command == "facts":
         print(json.dumps(read_json(lab.facts_file), indent=2, sort_keys=True))
-        return
-    if command == "check":
+    elif command == "check":
         check(lab, built=built(lab))
         print("This machine can run the lab.")
-        return
-    if command == "up":
+    elif command == "up":
         specs = [HostSpec.parse(text) for text in arguments.host or DEFAULT_HOSTS]
         check(lab, built=built(lab))
+        with locked(lab):
+            commands().up(lab, specs)
+    elif command == "status":
+        commands().show_status(lab, as_json=arguments.json)
+    elif command in {"down", "clean"}:
+        if not lab.home.exists() and not needs.engine_answers():
+            print("There is no lab here.")
+            return
+        with locked(lab):
+            if command == "down":
+                commands().down(lab)
+            else:
+                commands().clean(lab)
+
+
+def commands() -> ModuleType:
+    """The commands that need the Docker SDK."""
     try:
-        from lab import engine_api, status, up
+        return importlib.import_module("lab.commands")
     except ModuleNotFoundError as exc:
-        msg = f'The Python package "{exc.name}" is missing: run the lab with the project\'s own environment, .venv/bin/python -m lab.'
+        msg = f'The Python package "{exc.name}" is missing: use the project\'s environment, ".venv/bin/python -m lab".'
         raise LabError(msg) from None
-    if command == "status":
-        state = status.gather(lab, engine_api.connect())
-        print(json.dumps(state, indent=2, sort_keys=True) if arguments.json else status.render(state))
-        return
-    if not lab.home.exists() and command in {"down", "clean"} and not needs.engine_answers():
-        print("There is no lab here.")
-        return
-    with locked(lab):
-        if command == "up":
-            up.up(lab, specs)
-        elif command == "down":
-            up.down(lab, engine_api.connect())
-        elif command == "clean":
-            up.clean(lab, engine_api.connect() if needs.engine_answers() else None)
 
 
 def main() -> int:
+    # "make" and CI end programs with SIGTERM; treat it as Ctrl-C, so that started programs end too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         run(parser().parse_args())
     except LabError as exc:

@@ -11,14 +11,19 @@ import dataclasses
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lab.names import LabError
-from lab.state import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lab.state import Lab
 
 _started = time.monotonic()
 _print_lock = threading.Lock()
@@ -108,24 +113,52 @@ def copy_tree(source: Path, target: Path) -> None:
     subprocess.run(["cp", "--archive", f"{source}/.", str(target)], check=True)
 
 
-def call(argv: list[str], *, log: Path, what: str, env: dict[str, str] | None = None) -> None:
-    """Run a program with its output in a log file; on failure, show the end of that file."""
+_running: set[subprocess.Popen[bytes]] = set()
+_stopping = threading.Event()
+
+
+def call(argv: list[str], *, log: Path, what: str) -> None:
+    """Run a program with its output in a log file; on failure, show the end of that file.
+
+    It gets a process group of its own, which `stop_all` ends, and dies with this program even if that is killed.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, check=False
-        )
-    if done.returncode:
+    if _stopping.is_set():
+        msg = f"{what} was not started: another step failed first."
+        raise LabError(msg)
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        _running.add(process)
+        status = process.wait()
+        _running.discard(process)
+    if status:
         tail = "\n    ".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
-        msg = f"{what} failed with exit status {done.returncode}; the end of {log}:\n    {tail}"
+        msg = f"{what} failed with exit status {status}; the end of {log}:\n    {tail}"
         raise LabError(msg)
 
 
-def chroot_argv(root: Path, argv: list[str], *, binds: dict[Path, str] | None = None) -> list[str]:
-    """Command line that runs a program inside a root directory.
+def stop_all() -> None:
+    """End every program that `call` has running and let it start no more, so that the threads of all steps end."""
+    _stopping.set()
+    for process in tuple(_running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
-    It has mount and process namespaces of its own, so that neither mounts nor processes are left when it is interrupted.
-    """
+
+ISOLATED = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
+"""Mount and process namespaces of its own: when the command is interrupted, neither mounts nor processes are left."""
+
+
+def chroot_argv(root: Path, argv: list[str], *, binds: dict[Path, str] | None = None) -> list[str]:
+    """Command line that runs a program inside a root directory, isolated and with some directories mounted in it."""
     lines = [
         "set -e",
         "r=$1; shift",
@@ -138,7 +171,4 @@ def chroot_argv(root: Path, argv: list[str], *, binds: dict[Path, str] | None = 
         lines += ['mkdir -p "$r$2"', 'mount --bind "$1" "$r$2"', "shift 2"]
         arguments += [str(source), target]
     lines.append('exec chroot "$r" "$@"')
-    return [
-        "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
-        "sh", "-c", "\n".join(lines), "sh", str(root), *arguments, *argv,
-    ]  # fmt: skip
+    return [*ISOLATED, "sh", "-c", "\n".join(lines), "sh", str(root), *arguments, *argv]

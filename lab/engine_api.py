@@ -9,17 +9,21 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import docker
 from docker.errors import DockerException, ImageNotFound
-from docker.models.containers import Container
 
 from lab import roots
 from lab.build import remove_tree, say, timed
 from lab.names import LABEL, LabError
-from lab.state import Lab
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from docker.models.containers import Container
+
+    from lab.state import Lab
 
 
 def connect() -> docker.DockerClient:
@@ -90,22 +94,17 @@ def put_tree(container: Container, source: Path, target: str, exclude: str = "")
         raise LabError(msg)
 
 
-def run_in(container: Container, argv: list[str], what: str) -> str:
-    """Run a program in a started container and return what it prints."""
+def ask(container: Container, argv: list[str]) -> tuple[int, str]:
+    """Run a program in a started container; its exit status and what it prints."""
     done = container.exec_run(argv)
-    text = done.output.decode(errors="replace")
-    if done.exit_code:
-        msg = f'{what} failed in "{container.name}" with exit status {done.exit_code}: {text.strip()}'
+    output = done.output if isinstance(done.output, bytes) else b"".join(done.output)
+    return done.exit_code or 0, output.decode(errors="replace").strip()
+
+
+def run_in(container: Container, argv: list[str], what: str) -> str:
+    """As `ask`, for a program that has to succeed."""
+    status, text = ask(container, argv)
+    if status:
+        msg = f'{what} failed in "{container.name}" with exit status {status}: {text}'
         raise LabError(msg)
     return text
-
-
-def stream_in(container: Container, argv: list[str]) -> Iterator[str]:
-    """Run a program in a started container and yield its output as it comes; raise when it fails."""
-    api = container.client.api  # type: ignore[union-attr]
-    handle = api.exec_create(container.id, argv)["Id"]
-    for chunk in api.exec_start(handle, stream=True):
-        yield chunk.decode(errors="replace")
-    if status := api.exec_inspect(handle)["ExitCode"]:
-        msg = f'"{" ".join(argv)}" failed in "{container.name}" with exit status {status}.'
-        raise LabError(msg)

@@ -17,18 +17,19 @@ import dataclasses
 import shutil
 import time
 from pathlib import Path
-
-import docker
+from typing import TYPE_CHECKING
 
 from lab import hosts, roots
 from lab.build import Artefact, key_of, say
 from lab.engine import image as engine_image
 from lab.engine_api import run_in
-from lab.names import HostSpec, LabError
+from lab.names import LabError
 from lab.state import Lab, read_json, write_json
 
+if TYPE_CHECKING:
+    import docker
+
 _SUITE = "trixie"
-_BUILDER = HostSpec("builder-1", _SUITE)
 
 _FORGOTTEN = (
     "image/overlay2/imagedb",
@@ -64,7 +65,7 @@ def build(lab: Lab, client: docker.DockerClient, images: engine_image.EngineImag
     def fill(target: Path) -> None:
         data = target / "docker"
         data.mkdir()
-        builder = hosts.create_builder(lab, client, _BUILDER, host_image, data, images.storage)
+        builder = hosts.create_builder(lab, client, host_image, data=data, registry=images.storage)
         try:
             builder.start()
             hosts.wait_for_systemd(builder, seconds=120)

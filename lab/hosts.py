@@ -12,17 +12,20 @@ import json
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import docker
 from docker.errors import NotFound
-from docker.models.containers import Container
 from docker.types import IPAMConfig, IPAMPool
 
 from lab.build import key_of, say
-from lab.engine_api import put_files, put_tree, run_in
+from lab.engine_api import ask, put_files, put_tree, run_in
 from lab.names import LABEL, TWINS, AddressPlan, HostSpec, LabError, Names, choose_block
-from lab.state import Lab
+
+if TYPE_CHECKING:
+    import docker
+    from docker.models.containers import Container
+
+    from lab.state import Lab
 
 # What systemd, udev, netplan, a nested container engine and a reboot need. CAP_SYS_RESOURCE, which --privileged would
 # ask for, is not there everywhere.
@@ -83,7 +86,7 @@ def _used_by_machine(client: docker.DockerClient, names: Names) -> list[str]:
     for network in client.networks.list():
         own = network.attrs.get("Labels", {}).get(LABEL) == names.lab
         if own:
-            own_bridges.add(f"br-{network.id[:12]}")
+            own_bridges.add(f"br-{str(network.id)[:12]}")
         else:
             used += [
                 pool["Subnet"]
@@ -100,7 +103,9 @@ def ensure_networks(lab: Lab, client: docker.DockerClient) -> AddressPlan:
     """The management network and one network for each pair of twins; they keep their addresses while they exist."""
     names = lab.names
     wanted = (names.network, *names.twin_networks)
-    existing = {network.name: network for network in client.networks.list(filters={"label": f"{LABEL}={names.lab}"})}
+    existing = {
+        str(network.name): network for network in client.networks.list(filters={"label": f"{LABEL}={names.lab}"})
+    }
     if all(name in existing for name in wanted):
         subnet = existing[names.network].attrs["IPAM"]["Config"][0]["Subnet"]
         return AddressPlan(ipaddress.IPv4Network(subnet).supernet(new_prefix=22))
@@ -143,10 +148,9 @@ def _options(names: Names, purpose: str) -> tuple[dict[str, Any], Cgroups]:
     return options, groups
 
 
-def create_builder(
-    lab: Lab, client: docker.DockerClient, spec: HostSpec, image: str, data: Path, registry: Path
-) -> Container:
+def create_builder(lab: Lab, client: docker.DockerClient, image: str, *, data: Path, registry: Path) -> Container:
     """A host without network whose container engine keeps its data in a directory of ours."""
+    spec = HostSpec("builder-1")
     name = lab.names.container(spec.name)
     remove_container(client, name)
     options, groups = _options(lab.names, spec.name)
@@ -245,6 +249,18 @@ def ensure_host(lab: Lab, client: docker.DockerClient, spec: HostSpec, plan: Add
     return True
 
 
+def addresses(lab: Lab, client: docker.DockerClient) -> dict[str, str]:
+    """Name to address of every host of the lab, also of those that an earlier command added."""
+    found = {}
+    prefix = f"{lab.names.prefix}-"
+    for container in client.containers.list(all=True, filters={"label": f"{LABEL}={lab.names.lab}"}):
+        settings = container.attrs["NetworkSettings"]["Networks"].get(lab.names.network)
+        if settings is not None:
+            address = (settings.get("IPAMConfig") or {}).get("IPv4Address") or settings["IPAddress"]
+            found[str(container.name).removeprefix(prefix)] = address
+    return dict(sorted(found.items()))
+
+
 def wait_for_systemd(container: Container, seconds: float) -> None:
     """Wait until systemd has started everything."""
     deadline = time.monotonic() + seconds
@@ -252,7 +268,7 @@ def wait_for_systemd(container: Container, seconds: float) -> None:
     while time.monotonic() < deadline:
         container.reload()
         if container.status == "running":
-            state = container.exec_run(["systemctl", "is-system-running"]).output.decode(errors="replace").strip()
+            state = ask(container, ["systemctl", "is-system-running"])[1]
             if state in {"running", "degraded"}:
                 break
         time.sleep(0.3)
@@ -260,8 +276,8 @@ def wait_for_systemd(container: Container, seconds: float) -> None:
         return
     detail = ""
     if state == "degraded":
-        detail = container.exec_run(["systemctl", "list-units", "--failed", "--plain", "--no-legend"]).output.decode()
-    msg = f'Host "{container.name}" is "{state}", not running, after {seconds:.0f} s. {detail.strip()}'
+        detail = ask(container, ["systemctl", "list-units", "--failed", "--plain", "--no-legend"])[1]
+    msg = f'Host "{container.name}" is "{state}", not running, after {seconds:.0f} s. {detail}'
     raise LabError(msg)
 
 
@@ -284,24 +300,24 @@ def remove_host(lab: Lab, client: docker.DockerClient, host: str) -> None:
 
 def down(lab: Lab, client: docker.DockerClient) -> list[str]:
     """Remove the lab's containers, volumes and networks; the names of what was removed."""
-    mine = {"label": f"{LABEL}={lab.names.lab}"}
-    removed = []
+    mine: dict[str, str | list[str] | bool] = {"label": f"{LABEL}={lab.names.lab}"}
+    removed: list[str] = []
     for container in client.containers.list(all=True, filters=mine):
         container.remove(force=True, v=True)
-        removed.append(container.name)
+        removed.append(str(container.name))
     for volume in client.volumes.list(filters=mine):
         volume.remove(force=True)
-        removed.append(volume.name)
+        removed.append(str(volume.name))
     for network in client.networks.list(filters=mine):
         network.remove()
-        removed.append(network.name)
+        removed.append(str(network.name))
     return removed
 
 
 def remove_images(lab: Lab, client: docker.DockerClient) -> list[str]:
     """Remove the lab's images from the machine's engine."""
-    removed = []
+    removed: list[str] = []
     for image in client.images.list(filters={"label": f"{LABEL}={lab.names.lab}"}):
-        removed += image.tags or [image.id]
-        client.images.remove(image.id, force=True)
+        removed += image.tags or [str(image.id)]
+        client.images.remove(str(image.id), force=True)
     return removed

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The models of the lab as a Hugging Face cache, so that boxes find them by repository and revision without a network."""
+"""The models of the lab as a Hugging Face cache: found by repository and revision, without a network."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def add_to_cache(hub: Path, name: str, source: Path) -> str:
 
 def build_models(lab: Lab, engine_root: Path) -> Path:
     """Train the models inside the engine's root directory, one to a core."""
-    inputs = (wheels.LOCK, *sorted(_HERE.glob("[lt]*ns.py")), _HERE / "train.py", Path(__file__), platform.machine())
-    artefact = Artefact(lab, "models", key_of(*inputs))
+    own = [Path(__file__), _HERE / "train.py", _HERE / "lessons.py", wheels.LOCK]
+    artefact = Artefact(lab, "models", key_of(platform.machine(), *own))
 
     def train(name: str, out: Path) -> None:
         out.mkdir()

@@ -10,8 +10,11 @@ import dataclasses
 import hashlib
 import ipaddress
 import re
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 LABEL = "gb10.fleet.lab"
 """Every container, network, volume and image of a lab carries this label with the lab's id."""

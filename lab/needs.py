@@ -98,38 +98,38 @@ def refusals(checkout: Path, *, built: bool) -> list[str]:
         checkout: Where the lab is to keep its files.
         built: Whether a build is already there, so that little disk is needed.
     """
-    if platform.system() != "Linux" or platform.machine() not in {"x86_64", "aarch64"}:
-        return [
-            f"The lab needs Linux on x86_64 or aarch64, and this is {platform.system()} on {platform.machine()}: use another machine."
-        ]
+    system, machine = platform.system(), platform.machine()
+    if system != "Linux" or machine not in {"x86_64", "aarch64"}:
+        return [f"The lab needs Linux on x86_64 or aarch64, and this is {system} on {machine}: use another machine."]
     found = []
     if os.geteuid() != 0:
-        found.append(
-            "The lab needs root (mounts, network namespaces and debootstrap): run the command as root or with sudo."
-        )
+        found.append("The lab needs root for mounts and network namespaces: run the command as root or with sudo.")
+    return found + _missing_parts() + _missing_room(checkout, built=built)
+
+
+def _missing_parts() -> list[str]:
+    found = []
     packages = missing_packages()
     if packages:
         found.append(f'Packages are missing: run "apt-get update && apt-get install -y {" ".join(packages)}".')
-    if "docker.io" not in packages and not engine_answers():
-        if engine_socket() is None:
-            found.append(
-                f"DOCKER_HOST is {os.environ.get('DOCKER_HOST')}, but the lab shares directories with the engine: unset it"
-                " to use the engine of this machine."
-            )
-        else:
-            found.append(
-                'No Docker Engine answers: start it with "systemctl start docker", or "dockerd &" where no systemd runs.'
-            )
+    if engine_socket() is None:
+        address = os.environ.get("DOCKER_HOST")
+        found.append(f"DOCKER_HOST is {address}, but the lab needs the engine of this machine: unset it.")
+    elif "docker.io" not in packages and not engine_answers():
+        how = '"systemctl start docker", or "dockerd &" where no systemd runs'
+        found.append(f"No Docker Engine answers at {engine_socket()}: start it with {how}.")
     scripts = Path("/usr/share/debootstrap/scripts")
-    if has_program("debootstrap") and scripts.is_dir() and not (scripts / "trixie").exists():
+    if scripts.is_dir() and not (scripts / "trixie").exists():
         found.append("This debootstrap does not know Debian trixie: install version 1.0.128 or newer.")
-    if not built:
-        for path in {_existing(checkout), _existing(engine_root())}:
-            free = shutil.disk_usage(path).free / GIB
-            if free < DISK_GIB:
-                found.append(
-                    f"{path} has {free:.1f} GiB free and the first build needs {DISK_GIB}: free some space there."
-                )
+    return found
+
+
+def _missing_room(checkout: Path, *, built: bool) -> list[str]:
+    found = []
+    for path in [] if built else sorted({_existing(checkout), _existing(engine_root())}):
+        free = shutil.disk_usage(path).free / GIB
+        if free < DISK_GIB:
+            found.append(f"{path} has {free:.1f} GiB free and a first build needs {DISK_GIB}: free some space there.")
     memory = memory_gib()
     if memory < MEMORY_GIB:
         found.append(f"This machine has {memory:.1f} GiB of memory and the lab needs {MEMORY_GIB}: use a larger one.")

@@ -19,11 +19,13 @@ import os
 import subprocess
 import tarfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lab.names import LabError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 _CONFIG = "application/vnd.docker.container.image.v1+json"

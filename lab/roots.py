@@ -9,9 +9,12 @@ from __future__ import annotations
 import platform
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lab.build import Artefact, call, chroot_argv, copy_tree, key_of
-from lab.state import Lab
+from lab.build import ISOLATED, Artefact, call, chroot_argv, copy_tree, key_of
+
+if TYPE_CHECKING:
+    from lab.state import Lab
 
 FILES = Path(__file__).resolve().parent / "host"
 
@@ -38,13 +41,10 @@ _PLACES = {
 def debootstrap(suite: str, include: list[str], target: Path, log: Path) -> None:
     """Install a minimal Debian into an empty directory.
 
-    The mirror is debootstrap's own default, through the proxy that the environment names. A mount namespace of its own
-    keeps what debootstrap mounts from outliving it.
+    The mirror is debootstrap's own default, through the proxy that the environment names.
     """
-    argv = [
-        "unshare", "--mount", "--propagation", "private", "debootstrap", "--variant=minbase",
-        f"--include={','.join(include)}", suite, str(target),
-    ]  # fmt: skip
+    packages = f"--include={','.join(include)}"
+    argv = [*ISOLATED, "--mount-proc", "debootstrap", "--variant=minbase", packages, suite, str(target)]
     call(argv, log=log, what=f"Installing Debian {suite} with debootstrap")
     shutil.rmtree(target / "var" / "lib" / "apt" / "lists", ignore_errors=True)
     for package in (target / "var" / "cache" / "apt" / "archives").glob("*.deb"):

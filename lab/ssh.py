@@ -2,16 +2,19 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Keys and client configuration, so that `ssh -F .lab/ssh_config spark-1` asks nothing and trusts only the lab's hosts."""
+"""Keys and client configuration: `ssh -F .lab/ssh_config spark-1` asks nothing and trusts only the lab's hosts."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lab.names import LabError
 from lab.state import Lab, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 USER = "spark"
 

@@ -11,11 +11,13 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lab.names import LabError, Names, lab_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +89,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def locked(lab: Lab) -> Iterator[None]:
-    """Hold the lab for one command that changes it. The kernel drops the lock when the process ends, however it ends."""
+    """Hold the lab for one command that changes it. The kernel drops the lock whenever and however the process ends."""
     lab.home.mkdir(exist_ok=True)
     with (lab.home / "lock").open("a+", encoding="utf-8") as handle:
         try:

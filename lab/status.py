@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import docker
-from docker.models.containers import Container
-
+from lab import hosts
+from lab.engine_api import ask
 from lab.names import LABEL
 from lab.state import Lab, read_json
-from lab.up import running_hosts
+
+if TYPE_CHECKING:
+    import docker
+    from docker.models.containers import Container
 
 _LOOK = """
 cat /proc/sys/kernel/random/boot_id
@@ -28,7 +30,7 @@ python3 -c 'import platform; print(platform.python_version())'
 
 def look(container: Container) -> dict[str, str]:
     """Ask one host about itself."""
-    text = container.exec_run(["sh", "-c", _LOOK]).output.decode(errors="replace")
+    _, text = ask(container, ["sh", "-c", _LOOK])
     keys = ("boot_id", "system", "engine", "registry", "containers", "python")
     return dict(zip(keys, text.split("\n"), strict=False))
 
@@ -39,9 +41,9 @@ def gather(lab: Lab, client: docker.DockerClient) -> dict[str, Any]:
     found.pop("lab_hosts", None)
     found["hosts"] = {}
     now = dt.datetime.now(dt.UTC)
-    for host, address in running_hosts(lab, client).items():
+    for host, address in hosts.addresses(lab, client).items():
         container = client.containers.get(lab.names.container(host))
-        entry = {
+        entry: dict[str, Any] = {
             "state": container.status,
             "address": address,
             "suite": container.labels.get(f"{LABEL}.suite", "unknown"),

@@ -83,7 +83,7 @@ def hashes(installs: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
 
 
 def main() -> None:
-    if sys.version_info[:2] != (3, 11):
+    if tuple(sys.version_info[:2]) != (3, 11):
         sys.exit("Run this program with Python 3.11, the interpreter of the engine image.")
     wanted = hashes(report("-r", str(HERE / "requirements.in")))
     wanted = {name: found for name, found in sorted(wanted.items()) if name not in DROP}

@@ -14,11 +14,14 @@ import shutil
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from lab.build import call, say
 from lab.names import LabError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOCK = Path(__file__).resolve().parent / "requirements.lock"
 
@@ -47,14 +50,15 @@ def download(target: Path, log: Path) -> None:
     """Let pip fetch every wheel of the lock file.
 
     pip runs under this program's own interpreter and is told which interpreter the wheels are for, so the machine needs
-    no Python 3.11, and pip's own configuration and environment variables say where packages come from. What an interrupted run had
-    fetched comes from pip's cache.
+    no Python 3.11, and pip's own configuration and environment variables say where packages come from. What an
+    interrupted run had fetched comes from pip's cache.
     """
     machine = platform.machine()
     platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
     platforms += [f"--platform=manylinux2014_{machine}", f"--platform=linux_{machine}"]
     argv = [
-        sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--require-hashes", "--only-binary=:all:",
+        sys.executable, "-m", "pip", "--disable-pip-version-check", "download",
+        "--no-deps", "--require-hashes", "--only-binary=:all:",
         "--implementation=cp", "--python-version=3.11", "--abi=cp311", "--abi=abi3", "--abi=none", *platforms,
         "--progress-bar=off", "--dest", str(target), "--requirement", str(LOCK),
     ]  # fmt: skip
