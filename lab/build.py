@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.names import LabError
+from lab.state import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -94,18 +95,25 @@ def prune(lab: Lab, keep: Iterable[Path]) -> None:
             remove_tree(path)
 
 
+def mounts_below(path: Path, mounts: str) -> list[str]:
+    """Mount points at or below a path, from the text of /proc/self/mounts."""
+    points = [line.split()[1].encode().decode("unicode_escape") for line in mounts.splitlines()]
+    return [point for point in points if Path(point).is_relative_to(path)]
+
+
 def remove_tree(path: Path) -> None:
-    """Remove a directory, after making sure that nothing is mounted below it."""
-    if not path.exists():
+    """Remove a directory of a lab; never one outside a lab's home, and never one with something mounted in it."""
+    resolved = path.resolve()
+    if HOME not in resolved.parts:
+        msg = f'"{resolved}" is not below a directory called {HOME}: the lab does not remove it.'
+        raise LabError(msg)
+    if not resolved.exists():
         return
-    below = f"{path.resolve()}{os.sep}"
-    with Path("/proc/self/mounts").open(encoding="utf-8") as mounts:
-        mounted = [line.split()[1].encode().decode("unicode_escape") for line in mounts]
-    busy = [point for point in mounted if point.startswith(below)]
+    busy = mounts_below(resolved, Path("/proc/self/mounts").read_text(encoding="utf-8"))
     if busy:
         msg = f'"{busy[0]}" is still mounted: unmount it ("umount {busy[0]}"), then run the command again.'
         raise LabError(msg)
-    shutil.rmtree(path)
+    shutil.rmtree(resolved)
 
 
 def copy_tree(source: Path, target: Path) -> None:

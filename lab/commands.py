@@ -7,11 +7,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import json
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import requests
+from docker.errors import DockerException
 
 from lab import engine_api, golden, hosts, models, needs, roots, ssh, status
 from lab.build import prune, remove_tree, say, stop_all
@@ -20,13 +24,23 @@ from lab.names import SUITES, HostSpec, LabError
 from lab.state import Lab, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import docker
 
 
 _T = TypeVar("_T")
+
+
+@contextlib.contextmanager
+def engine_errors() -> Iterator[None]:
+    """Turn what the engine refuses into one sentence."""
+    try:
+        yield
+    except (DockerException, requests.RequestException) as exc:
+        msg = f"The Docker Engine of this machine refused: {exc}. Run the command again, or look into the engine's log."
+        raise LabError(msg) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +88,7 @@ def build_all(lab: Lab, client: docker.DockerClient, suites: list[str]) -> Built
     return Built(names, images.result(), trained.result(), seed.result(), keep)
 
 
+@engine_errors()
 def up(lab: Lab, specs: list[HostSpec]) -> None:
     """Build and start the lab; quick when everything is there."""
     client = engine_api.connect()
@@ -133,6 +148,7 @@ def write_state(
     )
 
 
+@engine_errors()
 def clean(lab: Lab) -> None:
     """Remove everything that the lab made."""
     if needs.engine_answers():
@@ -147,6 +163,7 @@ def clean(lab: Lab) -> None:
     say("clean", f"removed {lab.home}")
 
 
+@engine_errors()
 def down(lab: Lab) -> None:
     """Remove the hosts and their networks; what was built stays."""
     for name in hosts.down(lab, engine_api.connect()):
@@ -154,6 +171,7 @@ def down(lab: Lab) -> None:
     lab.ssh_config.unlink(missing_ok=True)
 
 
+@engine_errors()
 def show_status(lab: Lab, *, as_json: bool) -> None:
     """Print what is there."""
     state = status.gather(lab, engine_api.connect())

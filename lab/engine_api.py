@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import subprocess
 import tarfile
@@ -73,14 +74,25 @@ def build_host_image(lab: Lab, client: docker.DockerClient, suite: str) -> str:
     return name
 
 
-def put_files(container: Container, files: dict[str, tuple[bytes, int]]) -> None:
-    """Write files into a container, started or not: path to content and mode, owned by root."""
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file to write into a container."""
+
+    path: str
+    content: bytes
+    mode: int
+    owner: int = 0
+    """User and group."""
+
+
+def put_files(container: Container, files: list[File]) -> None:
+    """Write files into a container, started or not."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, (content, mode) in files.items():
-            entry = tarfile.TarInfo(path.lstrip("/"))
-            entry.size, entry.mode = len(content), mode
-            archive.addfile(entry, io.BytesIO(content))
+        for file in files:
+            entry = tarfile.TarInfo(file.path.lstrip("/"))
+            entry.size, entry.mode, entry.uid, entry.gid = len(file.content), file.mode, file.owner, file.owner
+            archive.addfile(entry, io.BytesIO(file.content))
     container.put_archive("/", buffer.getvalue())
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from docker.errors import NotFound
 from docker.types import IPAMConfig, IPAMPool
 
+from lab import roots
 from lab.build import key_of, say
-from lab.engine_api import ask, put_files, put_tree, run_in
+from lab.engine_api import File, ask, put_files, put_tree
 from lab.names import LABEL, TWINS, AddressPlan, HostSpec, LabError, Names, choose_block
 
 if TYPE_CHECKING:
@@ -182,11 +183,12 @@ def ensure_host(lab: Lab, client: docker.DockerClient, spec: HostSpec, plan: Add
     except NotFound:
         pass
     else:
-        if existing.labels.get(f"{LABEL}.contents") == contents.key:
+        # A host is started only when it is whole.
+        if existing.labels.get(f"{LABEL}.contents") == contents.key and existing.status != "created":
             if existing.status != "running":
                 existing.start()
             return False
-        say(spec.name, "made from older parts: making it anew")
+        say(spec.name, "half made or made from older parts: making it anew")
         remove_host(lab, client, spec.name)
     options, groups = _options(lab.names, spec.name)
     options["labels"][f"{LABEL}.contents"] = contents.key
@@ -219,33 +221,18 @@ def ensure_host(lab: Lab, client: docker.DockerClient, spec: HostSpec, plan: Add
     )
     for number, network in enumerate(lab.names.twin_networks, start=1):
         client.networks.get(network).connect(container, ipv4_address=plan.address(spec, number))
-    put_tree(container, contents.seed_metadata, "/var/lib/docker")
-    put_tree(container, contents.models, _MODELS)
-    key = (contents.public_key.encode(), 0o600)
+    put_tree(container, contents.seed_metadata, "/var/lib/docker", exclude=f"./{contents.seed_mount}")
+    put_tree(container, contents.models, _MODELS, exclude="./models.json")
     put_files(
         container,
-        {
-            "/root/.ssh/authorized_keys": key,
-            "/etc/ssh/ssh_host_ed25519_key": (contents.host_key.read_bytes(), 0o600),
-            "/etc/ssh/ssh_host_ed25519_key.pub": (contents.host_key.with_suffix(".pub").read_bytes(), 0o644),
-        },
+        [
+            File("/root/.ssh/authorized_keys", contents.public_key.encode(), 0o600),
+            File("/home/spark/.ssh/authorized_keys", contents.public_key.encode(), 0o600, owner=roots.USER_ID),
+            File("/etc/ssh/ssh_host_ed25519_key", contents.host_key.read_bytes(), 0o600),
+            File("/etc/ssh/ssh_host_ed25519_key.pub", contents.host_key.with_suffix(".pub").read_bytes(), 0o644),
+        ],
     )
     container.start()
-    run_in(
-        container,
-        [
-            "install",
-            "-o",
-            "spark",
-            "-g",
-            "spark",
-            "-m",
-            "0600",
-            "/root/.ssh/authorized_keys",
-            "/home/spark/.ssh/authorized_keys",
-        ],
-        "Giving the user spark its key",
-    )
     return True
 
 

@@ -38,6 +38,10 @@ _PLACES = {
 }
 
 
+USER_ID = 1000
+"""User and group of the user spark, as lab/host/setup makes it."""
+
+
 def debootstrap(suite: str, include: list[str], target: Path, log: Path) -> None:
     """Install a minimal Debian into an empty directory.
 

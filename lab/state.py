@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+HOME = ".lab"
+"""The one directory of a checkout that the lab writes to."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Lab:
     """One checkout's lab. Everything that it keeps on disk is below `home`."""
@@ -32,7 +36,7 @@ class Lab:
 
     @property
     def home(self) -> Path:
-        return self.checkout / ".lab"
+        return self.checkout / HOME
 
     @property
     def cache(self) -> Path:

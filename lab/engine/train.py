@@ -169,7 +169,9 @@ def train(model: Qwen3ForCausalLM, course: Course) -> int:
         if step % CHECK_EVERY == 0:
             share, least = least_sure(model, course)
             took = time.process_time()
-            print(f"step {step}, {took:.0f} s: loss {loss.item():.4f}, right {share:.3f}, least {least:.3f}", flush=True)
+            print(
+                f"step {step}, {took:.0f} s: loss {loss.item():.4f}, right {share:.3f}, least {least:.3f}", flush=True
+            )
             if least >= SURE or step >= MAX_STEPS:
                 return step
     return 0
