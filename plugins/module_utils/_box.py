@@ -31,6 +31,7 @@ import time
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _boot_log,
     _command,
     _docker,
     _download,
@@ -46,6 +47,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
 
 _ENGINE_STOP_S: t.Final = 30
 _TELL_EVERY_S: t.Final = 2.0
+_JOURNAL_LINES: t.Final = 4000
+_JOURNAL_S: t.Final = 20.0
 
 
 def main(argv: c.Sequence[str] | None = None) -> int:
@@ -118,8 +121,22 @@ def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
         process=_process_state.pid_check(int(os.environ.get("MAINPID") or 0)),
         progress=lambda line: announce(status, "ready", line),
     )
-    announce(status, "ready", verdict.summary, failed=not verdict.ready)
+    message = verdict.summary if verdict.ready else f"{verdict.summary} {last_words(instance)}".strip()
+    announce(status, "ready", message, failed=not verdict.ready)
     return 0 if verdict.ready else 1
+
+
+def last_words(instance: str) -> str:
+    """Return why the engine failed, in its own words from the journal of this start; empty if it said nothing."""
+    invocation = os.environ.get("INVOCATION_ID", "")
+    unit = _instance.unit_name(instance)
+    argv = ["journalctl", f"--unit={unit}", f"_SYSTEMD_INVOCATION_ID={invocation}", "--output=cat", "--no-pager"]
+    _code, text, _err = _command.run([*argv, f"--lines={_JOURNAL_LINES}"], timeout_s=_JOURNAL_S)
+    error = _boot_log.parse_boot_logs([_boot_log.Log(unit, text)]).first
+    if error is not None:
+        return f"The engine said: {error.message}"
+    said = [line for line in text.splitlines() if line.startswith("docker: ") or " error: " in line]
+    return f"It said: {said[-1]}" if said else ""
 
 
 def secret(path: str, name: str) -> str:

@@ -48,10 +48,10 @@ def docker_run(
     cache = f"{layout.state_folder}/cache/{name}"
     argv = ["/usr/bin/docker", "run", f"--name=vllm-{name}", "--pull=never", "--log-driver=none"]
     # Host network and IPC: NCCL, shared memory and the readiness probe on 127.0.0.1 need them.
-    argv += ["--network=host", "--ipc=host", "--ulimit=memlock=-1", "--ulimit=stack=67108864"]
-    argv += [f"--stop-timeout={layout.stop_timeout_s}"]
+    argv += ["--network=host", "--ipc=host", f"--stop-timeout={layout.stop_timeout_s}"]
     if layout.gpu == "cdi":
-        argv += ["--device=nvidia.com/gpu=all"]
+        # CUDA pins host memory, which the default limit would not allow.
+        argv += ["--device=nvidia.com/gpu=all", "--ulimit=memlock=-1", "--ulimit=stack=67108864"]
     argv += [f"--label={key}={value}" for key, value in sorted(labels.items())]
     if layout.secrets:
         argv += [f"--env-file={secrets_file(instance, layout)}"]
