@@ -31,8 +31,9 @@ def main() -> int:
         record = json.loads(on_box(box, f"cat /var/lib/gb10-fleet/records/{name}.json"))
         settings = json.loads(on_box(box, f"sudo cat /etc/gb10-fleet/instances/{name}.json"))
         print(f"\n== the plan of {name} on {box}")
-        for key, value in record["plan"].items():
-            print(f"  {key}: {readable(value)}")
+        for key, number in record["plan"]["numbers"].items():
+            print(f"  {key:16} {number['value']:>14,} {number['unit']:9} {number['reason']}")
+        print(f"  {shlex.join(record['plan']['flags'])}")
         print(f"\n== the unit of {name} on {box}")
         print(on_box(box, f"systemctl show -p Id,ActiveState,SubState,NRestarts vllm-{name}.service"))
         url = f"http://{address}:{settings['port']}/v1/chat/completions"
@@ -61,13 +62,6 @@ def answer(url: str, body: dict[str, t.Any]) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=60) as reply:
         return str(json.load(reply)["choices"][0]["message"]["content"])
-
-
-def readable(value: object) -> str:
-    """Return a value of the plan in one line."""
-    if isinstance(value, dict) and {"value", "unit", "reason"} <= value.keys():
-        return f"{value['value']} {value['unit']} ({value['reason']})"
-    return str(value) if not isinstance(value, dict | list) else json.dumps(value)
 
 
 if __name__ == "__main__":

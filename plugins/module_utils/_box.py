@@ -121,9 +121,10 @@ def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
         process=_process_state.pid_check(int(os.environ.get("MAINPID") or 0)),
         progress=lambda line: announce(status, "ready", line),
     )
-    message = verdict.summary if verdict.ready else f"{verdict.summary} {last_words(instance)}".strip()
-    announce(status, "ready", message, failed=not verdict.ready)
-    return 0 if verdict.ready else 1
+    if verdict.ready:  # which the last line of progress has said already
+        return 0
+    announce(status, "ready", f"{verdict.summary} {last_words(instance)}".strip(), failed=True)
+    return 1
 
 
 def last_words(instance: str) -> str:

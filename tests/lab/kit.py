@@ -74,14 +74,16 @@ def play(
             },
             quiet=True,
         )
+        # Everything that the runner knows lies in the folder, and is read only when it is asked for.
         events = list(runner.events)
         output = runner.stdout.read()
+        stats = dict(runner.stats or {})
     results = [event["event_data"].get("res", {}) for event in events if event["event"].startswith("runner_on_")]
     bad = {"runner_on_failed", "runner_item_on_failed"}
     failed = [event["event_data"]["res"] for event in events if event["event"] in bad]
     return Run(
         status=str(runner.status),
-        stats=dict(runner.stats or {}),
+        stats=stats,
         output=output,
         messages=tuple(str(result["msg"]) for result in results if result.get("msg")),
         failures=tuple(str(result.get("msg", result)) for result in failed),
