@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
 import tempfile
 import typing as t
@@ -22,14 +23,21 @@ class ActionModule(ActionBase):
     _supports_diff = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        """Pack, and let Ansible's own copy do the rest: it knows check mode, backups and permissions."""
+        """Pack, ask the box whether it has that program, and copy it where it has not."""
         super().run(tmp, task_vars)
         _result, options = self.validate_argument_spec({"dest": {"type": "path", "required": True}})
+        program = _box_program.program()
+        wanted = {"dest": options["dest"], "sha256": hashlib.sha256(program).hexdigest()}
+        found: dict[str, t.Any] = self._execute_module(module_args=wanted, task_vars=task_vars)
+        return found if found.get("failed") or found.get("present") else self._copy(program, options["dest"], task_vars)
+
+    def _copy(self, program: bytes, dest: str, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
+        """Let Ansible's own copy do it: it knows check mode and permissions."""
         with tempfile.TemporaryDirectory(prefix="gb10-fleet-") as folder:
             packed = pathlib.Path(folder) / "fleet.pyz"
-            packed.write_bytes(_box_program.program())
+            packed.write_bytes(program)
             task = self._task.copy()
-            task.args = {"src": str(packed), "dest": options["dest"], "mode": "0755", "owner": "root", "group": "root"}
+            task.args = {"src": str(packed), "dest": dest, "mode": "0755", "owner": "root", "group": "root"}
             copy = self._shared_loader_obj.action_loader.get(
                 "ansible.legacy.copy",
                 task=task,

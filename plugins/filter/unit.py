@@ -57,6 +57,13 @@ def unit_changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[s
         raise AnsibleFilterError(f"gb10.fleet.unit_changes: {error} is missing") from error
 
 
+def unit_files(units: c.Sequence[c.Mapping[str, t.Any]], config_folder: str, which: str) -> list[dict[str, t.Any]]:
+    """Return the files of units, as managed_files takes them."""
+    if which not in {"units", "secrets"}:
+        raise AnsibleFilterError(f"gb10.fleet.unit_files: {which!r} is neither units nor secrets")
+    return _unit.files(units, config_folder, t.cast("t.Literal['units', 'secrets']", which))
+
+
 def systemd_exec(argv: c.Sequence[str]) -> str:
     """Return an argv as the value of an Exec line, one argument a line."""
     return " \\\n  ".join(_unit.systemd_word(str(argument)) for argument in argv)
@@ -71,5 +78,6 @@ class FilterModule:
             "box_plan": box_plan,
             "vllm_units": vllm_units,
             "unit_changes": unit_changes,
+            "unit_files": unit_files,
             "systemd_exec": systemd_exec,
         }

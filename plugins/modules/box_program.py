@@ -29,6 +29,9 @@ options:
     description: Where the program goes. Its folder has to exist.
     type: path
     required: true
+  sha256:
+    description: The fingerprint of the program. The action plugin sets it; leave it out.
+    type: str
 """
 
 EXAMPLES = r"""
@@ -38,14 +41,27 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-dest:
-  description: Where the program lies.
-  returned: success
-  type: str
-  sample: /usr/local/lib/gb10-fleet/fleet.pyz
-checksum:
-  description: The SHA-1 of the program.
-  returned: success
-  type: str
-  sample: 6e642bb8dd5c2e027bf21dd923337cbb4214f827
+present:
+  description: Whether the program was there already.
+  returned: when nothing was changed
+  type: bool
 """
+
+import hashlib
+import pathlib
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main() -> None:
+    """Say whether the program is there; the action plugin copies it where it is not."""
+    module = AnsibleModule(
+        argument_spec={"dest": {"type": "path", "required": True}, "sha256": {"type": "str"}}, supports_check_mode=True
+    )
+    path = pathlib.Path(module.params["dest"])
+    found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    module.exit_json(changed=False, present=found == module.params["sha256"])
+
+
+if __name__ == "__main__":
+    main()

@@ -201,8 +201,8 @@ def catalogue_problems(user: object, shipped: c.Mapping[str, t.Any]) -> c.Iterat
                 path, f"{name!r} cannot be the name of a model role", "use lower-case letters, digits and dashes", name
             )
             continue
-        required = () if name in shipped else _REQUIRED
-        yield from schema.problems(model_role, schema.mapping("{checkpoint: ...}", MODEL_ROLE, required), path)
+        kind = schema.mapping("{checkpoint: ...}", MODEL_ROLE, _REQUIRED)
+        yield from schema.problems(model_role, kind, path, partial=name in shipped)
 
 
 def merged(base: c.Mapping[str, t.Any], over: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -251,8 +251,10 @@ def _entry_problems(entry: object, catalogue: c.Mapping[str, t.Any], path: schem
         what = f"{schema.shown(entry)} is {schema.kind_of(entry)}, not the name of a model role or a mapping"
         yield Problem(path, what, "write coordinator, or {role: coordinator, port: 8000}", entry)
         return
-    yield from schema.problems(entry, schema.mapping("{role: coordinator}", _ENTRY, ("role",)), path)
+    yield from schema.problems(entry, schema.mapping("{role: coordinator}", _ENTRY), path, partial=True)
     role = entry.get("role")
+    if "role" not in entry:
+        yield Problem((*path, "role"), "is missing", "add it, for example: role: coordinator", entry)
     if isinstance(role, str) and role.strip() and role not in catalogue:
         yield Problem((*path, "role"), f"there is no model role {role!r}", schema.nearest(role, catalogue), role)
 
@@ -288,9 +290,13 @@ def _instance_problems(
 ) -> c.Iterator[Problem]:
     role = instance["model_role"]
     for key in _REQUIRED:
+        kind = MODEL_ROLE[key]
         if key not in instance:
-            remedy = f"add {key} to it, for example: {key}: {MODEL_ROLE[key].example}"
-            yield Problem(path, f"model role {role!r} does not say {key}", remedy, entry)
+            yield Problem(path, f"model role {role!r} does not say {key}", f"add it: {key}: {kind.example}", entry)
+            continue
+        for name in sorted(kind.required - set(instance[key]) if kind.keys else ()):
+            example = (kind.keys or {})[name].example
+            yield Problem(path, f"model role {role!r} does not say {key}.{name}", f"add it: {name}: {example}", entry)
     image = instance.get("image", {})
     if image and "digest" not in image:
         what = f"model role {role!r} names the image {image.get('name')} without a digest, and a tag alone can move"

@@ -104,8 +104,11 @@ def any_of(example: str, *kinds: Kind, remedy: str = "") -> Kind:
     )
 
 
-def problems(value: object, kind: Kind, path: Path = ()) -> c.Iterator[Problem]:
-    """Yield every fault of ``value``, deepest places included, in the order in which a reader meets them."""
+def problems(value: object, kind: Kind, path: Path = (), *, partial: bool = False) -> c.Iterator[Problem]:
+    """Yield every fault of ``value``, deepest places included, in the order in which a reader meets them.
+
+    A ``partial`` value is laid over another one later, so nothing that is missing in it is a fault.
+    """
     is_bool_for_number = isinstance(value, bool) and bool not in kind.types
     if is_bool_for_number or not isinstance(value, kind.types):
         yield Problem(path, f"{shown(value)} is {kind_of(value)}, not {kind.name}", _advice(kind), value)
@@ -114,13 +117,13 @@ def problems(value: object, kind: Kind, path: Path = ()) -> c.Iterator[Problem]:
         yield Problem(path, f"{shown(value)} {complaint}", _advice(kind), value)
         return
     if isinstance(value, dict):
-        yield from _mapping_problems(value, kind, path)
+        yield from _mapping_problems(value, kind, path, partial)
     elif isinstance(value, list) and kind.elements:
         for index, element in enumerate(value):
-            yield from problems(element, kind.elements, (*path, index))
+            yield from problems(element, kind.elements, (*path, index), partial=partial)
 
 
-def _mapping_problems(value: dict[t.Any, t.Any], kind: Kind, path: Path) -> c.Iterator[Problem]:
+def _mapping_problems(value: dict[t.Any, t.Any], kind: Kind, path: Path, partial: bool) -> c.Iterator[Problem]:
     for key in value:
         if not isinstance(key, str):
             yield Problem((*path, str(key)), f"the key {key!r} is not a string", "put the key in quotes", key)
@@ -128,10 +131,10 @@ def _mapping_problems(value: dict[t.Any, t.Any], kind: Kind, path: Path) -> c.It
         return
     for key, element in value.items():
         if key in kind.keys:
-            yield from problems(element, kind.keys[key], (*path, key))
+            yield from problems(element, kind.keys[key], (*path, key), partial=partial)
         elif isinstance(key, str):
             yield Problem((*path, key), f"there is no key {key!r} here", nearest(key, kind.keys), key)
-    for key in sorted(kind.required - set(value)):
+    for key in sorted(kind.required - set(value)) if not partial else ():
         yield Problem((*path, key), "is missing", f"add it, for example: {key}: {kind.keys[key].example}", value)
 
 

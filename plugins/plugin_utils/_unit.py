@@ -22,6 +22,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import render
 # Raised when the unit's template changes in a way that a running engine has to be restarted for.
 _UNIT_GENERATION: t.Final = 1
 _HOME: t.Final = "/root"
+_UNIT_FOLDER: t.Final = "/etc/systemd/system"
 _HASH_ROUNDS: t.Final = 200_000
 
 
@@ -132,6 +133,36 @@ def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: L
         "spec": spec,
         "settings": settings(instance, plan, layout, spec),
     }
+
+
+def files(
+    units: c.Sequence[c.Mapping[str, t.Any]], config_folder: str, which: t.Literal["units", "secrets"]
+) -> list[dict[str, t.Any]]:
+    """Return the files of the units as managed_files takes them: units and settings, or the secrets alone."""
+    if which == "secrets":
+        return [
+            {
+                "dest": f"{config_folder}/instances/{one['name']}.env",
+                "template": "secrets.env.j2",
+                "vars": {"__vllm_server_unit": dict(one)},
+                "mode": "0600",
+            }
+            for one in units
+        ]
+    found: list[dict[str, t.Any]] = [
+        {"dest": f"{_UNIT_FOLDER}/gb10-fleet-explain@.service", "template": "gb10-fleet-explain@.service.j2"}
+    ]
+    for one in units:
+        text = json.dumps(one["settings"], indent=4, sort_keys=True)
+        found += [
+            {"dest": f"{config_folder}/instances/{one['name']}.json", "content": f"{text}\n"},
+            {
+                "dest": f"{_UNIT_FOLDER}/vllm-{one['name']}.service",
+                "template": "vllm.service.j2",
+                "vars": {"__vllm_server_unit": dict(one)},
+            },
+        ]
+    return found
 
 
 def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t.Any]) -> dict[str, t.Any]:

@@ -28,6 +28,7 @@ LAB = CHECKOUT / ".lab"
 SCRIPTS = pathlib.Path(sys.executable).parent
 # The line in which ansible-core says, at this verbosity, that it runs something on a box.
 _REMOTE = re.compile(r"^<(?P<box>[^>]+)> SSH: EXEC ", re.MULTILINE)
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ def play(
         )
         # Everything that the runner knows lies in the folder, and is read only when it is asked for.
         events = list(runner.events)
-        output = runner.stdout.read()
+        output = _COLOR.sub("", runner.stdout.read())
         stats = dict(runner.stats or {})
     results = [event["event_data"].get("res", {}) for event in events if event["event"].startswith("runner_on_")]
     bad = {"runner_on_failed", "runner_item_on_failed"}
