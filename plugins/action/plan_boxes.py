@@ -11,6 +11,7 @@ import pathlib
 import typing as t
 
 from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.gb10.fleet.plugins.action.resolve_model_roles import ActionModule as ResolveModelRoles
@@ -27,8 +28,8 @@ class ActionModule(ResolveModelRoles):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """Plan every box, show the plans, write them, and fail where one is refused."""
+        result: dict[str, t.Any] = {**ActionBase.run(self, tmp, task_vars), "changed": False}
         variables = task_vars or {}
-        result: dict[str, t.Any] = {"changed": False}
         _result, options = self.validate_argument_spec(
             {
                 "boxes": {"type": "list", "elements": "str", "required": True},
@@ -66,7 +67,8 @@ class ActionModule(ResolveModelRoles):
                 sentences[str(error) if str(error).startswith(box) else f"{box}: {error}"] = None
         if options["show"]:
             for plan in plans.values():
-                _display.display(plan_text(plan) + "\n")
+                _display.display(plan_text(plan))
+                _display.display("")
         refused = {box: refusal(box, plan) for box, plan in plans.items() if plan["verdict"] == "refused"}
         sentences.update(dict.fromkeys(refused.values()))
         if options["dest"]:

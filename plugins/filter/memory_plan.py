@@ -9,7 +9,7 @@ name: memory_plan
 version_added: 0.1.0
 short_description: Plan the memory of a box and of the vLLM instances on it
 author:
-  - gb10.fleet contributors (@gb10-fleet)
+  - gb10.fleet maintainers (!UNKNOWN)
 description:
   - Computes what a box will hold before anything on it is touched, with vLLM's own arithmetic of the KV cache.
   - Returns for every instance the cache in bytes (C(--kv-cache-memory-bytes), which binds and reproduces) and the

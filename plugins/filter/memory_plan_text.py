@@ -9,7 +9,7 @@ name: memory_plan_text
 version_added: 0.1.0
 short_description: Show a memory plan as a bar and a table
 author:
-  - gb10.fleet contributors (@gb10-fleet)
+  - gb10.fleet maintainers (!UNKNOWN)
 description:
   - Turns what P(gb10.fleet.memory_plan#filter) returned into lines that a person can read.
 options:

@@ -740,3 +740,15 @@ def test_every_finding_is_documented() -> None:
 
     assert len(used) > 25
     assert sorted(name for name in used if f"| {name} |" not in text) == []
+
+
+def test_cache_dtype_that_stands_beside_config_json(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "num_attention_heads": 4,
+    }
+    beside = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
+    report = inspect(tmp_path, {"config.json": config, "hf_quant_config.json": beside})
+    assert report["geometry"]["kv_cache_dtype"] == "fp8"

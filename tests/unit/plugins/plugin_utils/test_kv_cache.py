@@ -215,12 +215,17 @@ def plain(**fields: t.Any) -> ModelGeometry:
     return ModelGeometry.from_config(config)
 
 
-def test_cpu_engine_of_a_tiny_model() -> None:
-    """vLLM 0.32.0 on an x86 CPU printed 131,072 tokens and 256.00x for 64 MiB (measured 2026-11-29)."""
+@pytest.mark.parametrize(("kv_bytes", "tokens", "concurrency"), [(67108864, 131072, 256.0), (1114112, 2176, 4.25)])
+def test_cpu_engine_of_a_tiny_model(kv_bytes: int, tokens: int, concurrency: float) -> None:
+    """What vLLM 0.32.0 printed on an x86 CPU (2026-11-29)."""
     tiny = plain(architectures=["Qwen3ForCausalLM"])
-    result = kv_layout(tiny, KvRequest("0.32.0+cpu", 512, platform="cpu")).fit(67108864)
+    result = kv_layout(tiny, KvRequest("0.32.0+cpu", 512, platform="cpu")).fit(kv_bytes)
     assert isinstance(result, KvFit)
-    assert (result.tokens, result.max_concurrency, result.block_size) == (131072, 256.0, 128)
+    assert (result.tokens, result.max_concurrency, result.block_size) == (tokens, concurrency, 128)
+
+
+def test_cpu_engine_with_an_fp8_cache() -> None:
+    tiny = plain(architectures=["Qwen3ForCausalLM"])
     fp8 = kv_layout(tiny, KvRequest("0.32.0", 512, platform="cpu", kv_cache_dtype="fp8")).fit(67108864)
     assert isinstance(fp8, KvFit)
     assert fp8.tokens == 262144

@@ -1,0 +1,129 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""playbooks/plan.yml on boxes that cannot be reached: what is known of them is enough, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import typing as t
+
+import ansible_runner
+
+CHECKOUT = pathlib.Path(__file__).parents[3]
+SCRIPTS = pathlib.Path(sys.executable).parent
+GIB = 1 << 30
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+MEMORY = {"total_bytes": 127535084 * 1024, "available_bytes": 113 * GIB}
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "num_hidden_layers": 36,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "torch_dtype": "bfloat16",
+}
+
+
+class Run(t.NamedTuple):
+    """What a run of plan.yml came to."""
+
+    status: str
+    message: str
+    output: str
+    plans: dict[str, t.Any]
+    connected: bool
+
+
+def run_plan(folder: pathlib.Path, hosts: dict[str, t.Any], sequences: int = 4) -> Run:
+    ssh = folder / "ssh"
+    ssh.write_text(f"#!/bin/sh\ntouch {folder}/connected\nexit 255\n", encoding="utf-8")
+    ssh.chmod(0o755)
+    (folder / "runner").mkdir()
+    (folder / "checkpoints" / "example" / "writer").mkdir(parents=True)
+    (folder / "checkpoints" / "example" / "writer" / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    writer = {
+        "checkpoint": {"repo": "example/writer", "revision": REVISION},
+        "image": {"name": "vllm/vllm-openai", "digest": "sha256:" + "ab" * 32},
+        "vllm": "0.28.0",
+        "max_model_len": 32768,
+        "max_num_seqs": sequences,
+        "measured": {"weights_gib": 15.3},
+    }
+    inventory = {
+        "sparks": {
+            "hosts": {name: {"ansible_ssh_executable": str(ssh), **variables} for name, variables in hosts.items()},
+            "vars": {"model_roles": ["writer"], "model_catalogue": {"writer": writer}},
+        }
+    }
+    (folder / "hosts.json").write_text(json.dumps(inventory), encoding="utf-8")
+    runner = ansible_runner.run(
+        private_data_dir=str(folder / "runner"),
+        playbook=str(CHECKOUT / "playbooks" / "plan.yml"),
+        inventory=str(folder / "hosts.json"),
+        extravars={
+            "plan_facts": str(folder / "facts"),
+            "plan_checkpoints": str(folder / "checkpoints"),
+            "plan_dest": str(folder / "plan.json"),
+        },
+        envvars={
+            "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+            "ANSIBLE_INVENTORY_ENABLED": "yaml",
+            "ANSIBLE_NOCOLOR": "1",
+            "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
+        },
+        quiet=True,
+    )
+    failed = [
+        str(event["event_data"]["res"].get("msg"))
+        for event in runner.events
+        if event["event"] in {"runner_on_failed", "runner_on_unreachable"}
+    ]
+    plan = folder / "plan.json"
+    return Run(
+        t.cast("str", runner.status),
+        "\n".join(failed),
+        runner.stdout.read(),
+        json.loads(plan.read_text(encoding="utf-8"))["boxes"] if plan.exists() else {},
+        (folder / "connected").exists(),
+    )
+
+
+def test_no_host_is_needed_where_its_memory_is_known(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "facts").mkdir()
+    kept = {"memory": {**MEMORY, "available_bytes": 100 * GIB}}
+    (tmp_path / "facts" / "spark-2.json").write_text(json.dumps(kept), encoding="utf-8")
+    run = run_plan(tmp_path, {"spark-1": {"box_memory": MEMORY}, "spark-2": {}})
+    assert run.status == "successful", run.output
+    assert not run.connected
+    assert "WARNING" not in run.output
+    assert sorted(run.plans) == ["spark-1", "spark-2"]
+    assert {plan["verdict"] for plan in run.plans.values()} == {"fits"}
+    assert run.plans["spark-2"]["box"]["numbers"]["available"]["value"] == 100 * GIB
+    assert "spark-1: 121.63 GiB, fits" in run.output
+    kv_bytes = run.plans["spark-1"]["instances"]["writer"]["kv_cache_memory_bytes"]
+    assert f"--kv-cache-memory-bytes {kv_bytes}" in run.output
+
+
+def test_plan_that_is_refused_fails_with_the_largest_that_fits(tmp_path: pathlib.Path) -> None:
+    run = run_plan(tmp_path, {"spark-1": {"box_memory": MEMORY}}, sequences=40)
+    assert run.status == "failed"
+    assert not run.connected
+    assert run.message.startswith("spark-1: Instance writer needs")
+    assert "The largest that fits: max_model_len" in run.message
+    assert run.plans["spark-1"]["verdict"] == "refused"
+    assert "REFUSED" in run.output
+
+
+def test_box_of_which_nothing_is_known_is_asked(tmp_path: pathlib.Path) -> None:
+    run = run_plan(tmp_path, {"spark-1": {}})
+    assert run.connected
+    assert run.status == "failed"
+    assert run.plans == {}

@@ -1,0 +1,156 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fleet_plan import CheckpointFolder, Known, plan_box, refusal
+from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import PlanInputError
+
+GIB = 1 << 30
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+MEMORY: dict[str, t.Any] = {"total_bytes": 127535084 * 1024, "available_bytes": 113 * GIB}
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "num_hidden_layers": 36,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "torch_dtype": "bfloat16",
+}
+WRITER: dict[str, t.Any] = {
+    "name": "writer",
+    "model_role": "writer",
+    "checkpoint": {"repo": "example/writer", "revision": REVISION},
+    "image": {"name": "vllm/vllm-openai", "reference": "vllm/vllm-openai@sha256:" + "ab" * 32},
+    "vllm": "0.28.0",
+    "kind": "chat",
+    "max_model_len": 32768,
+    "max_num_seqs": 4,
+    "port": 8000,
+    "tensor_parallel_size": 1,
+    "args": {},
+    "env": {},
+    "expects": {},
+    "measured": {"weights_gib": 15.3},
+    "served_model_name": ["writer"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> CheckpointFolder:
+    place = tmp_path / "checkpoints" / "example" / "writer"
+    place.mkdir(parents=True)
+    (place / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    return CheckpointFolder(tmp_path / "checkpoints")
+
+
+def test_box_is_planned_from_told_memory_and_config_files(folder: CheckpointFolder) -> None:
+    plan = plan_box("spark-1", [WRITER], Known(MEMORY, {}), folder)
+    assert (plan["verdict"], plan["box"]["name"]) == ("fits", "spark-1")
+    planned = plan["instances"]["writer"]
+    # 36 layers x 8 heads x 128 x 2 x 2 bytes, 16 tokens a block, 4 x 2048 blocks and the one never handed out.
+    assert planned["kv_cache_memory_bytes"] == (4 * 2048 + 1) * 16 * 147456
+    command = planned["command"]
+    assert command[:3] == ["vllm", "serve", "example/writer"]
+    assert command[command.index("--kv-cache-memory-bytes") + 1] == str(planned["kv_cache_memory_bytes"])
+    assert command[command.index("--gpu-memory-utilization") + 1] == str(planned["gpu_memory_utilization"])
+
+
+def test_layout_of_hugging_faces_cache(tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "models--example--writer" / "snapshots" / REVISION
+    place.mkdir(parents=True)
+    (place / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    report = CheckpointFolder(tmp_path).find("example/writer", REVISION)
+    assert report is not None
+    assert report["architecture"] == "Qwen3ForCausalLM"
+    assert CheckpointFolder(tmp_path).find("example/writer", "f" * 40) is None
+    assert CheckpointFolder(None).find("example/writer", REVISION) is None
+
+
+def test_broken_checkpoint_folder_is_said(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "example" / "writer").mkdir(parents=True)
+    with pytest.raises(PlanInputError, match="holds neither config"):
+        CheckpointFolder(tmp_path).find("example/writer", REVISION)
+
+
+def test_unknown_checkpoint_refuses_the_plan() -> None:
+    plan = plan_box("spark-1", [WRITER], Known(MEMORY, {}), CheckpointFolder(None))
+    assert plan["verdict"] == "refused"
+    assert refusal("spark-1", plan).startswith("spark-1: Instance writer: how many tokens a cache holds")
+
+
+def test_finding_of_a_checkpoint_is_a_finding_of_the_plan(folder: CheckpointFolder) -> None:
+    report = folder.find("example/writer", REVISION)
+    assert report is not None
+    broken = {
+        "id": "CHECKPOINT_SHARD_MISSING",
+        "severity": "error",
+        "message": "Shards are missing.",
+        "remedy": "Get them.",
+    }
+    known = Known(MEMORY, {"writer": {**report, "findings": [broken]}})
+    plan = plan_box("spark-1", [WRITER], known, CheckpointFolder(None))
+    assert plan["verdict"] == "refused"
+    assert plan["instances"]["writer"]["fits"]
+    assert refusal("spark-1", plan) == "spark-1: Checkpoint of writer: Shards are missing. Get them."
+
+
+def test_flag_that_the_release_lacks_refuses_the_plan(folder: CheckpointFolder) -> None:
+    plan = plan_box("spark-1", [{**WRITER, "args": {"swap_space": 4}}], Known(MEMORY, {}), folder)
+    assert plan["verdict"] == "refused"
+    assert plan["instances"]["writer"]["command"] == []
+    assert "swap" in refusal("spark-1", plan)
+
+
+def test_cpu_host(folder: CheckpointFolder) -> None:
+    memory = {"total_bytes": 64 * GIB, "available_bytes": 60 * GIB, "platform": "cpu", "holders": None}
+    plan = plan_box("lab", [{**WRITER, "vllm": "0.32.0"}], Known(memory, {}), folder)
+    assert plan["box"]["platform"] == "cpu"
+    assert plan["instances"]["writer"]["numbers"]["kv_block_size"]["value"] == 128
+
+
+def test_reserve_is_the_boxes_own(folder: CheckpointFolder) -> None:
+    plan = plan_box("spark-1", [WRITER], Known(MEMORY, {}), folder, host_reserve_bytes=3 * GIB)
+    assert plan["box"]["numbers"]["host_reserve"]["value"] == 3 * GIB
+
+
+def test_inventory_comes_before_the_kept_file(tmp_path: pathlib.Path) -> None:
+    kept = {"memory": {"total_bytes": 1, "available_bytes": 1}, "checkpoints": {"writer": {}}}
+    (tmp_path / "spark-1.json").write_text(json.dumps(kept), encoding="utf-8")
+    assert Known.of("spark-1", {}, tmp_path) == Known(kept["memory"], {"writer": {}})
+    assert Known.of("spark-1", {"box_memory": MEMORY}, tmp_path) == Known(MEMORY, {"writer": {}})
+    assert Known.of("spark-1", {"box_memory": MEMORY, "box_checkpoints": {}}, tmp_path) == Known(MEMORY, {})
+    assert Known.of("spark-2", {}, tmp_path) == Known(None, {})
+    assert Known.of("spark-1", {}, None) == Known(None, {})
+
+
+@pytest.mark.parametrize("text", ["not json", "[]"])
+def test_damaged_file_is_said(text: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "spark-1.json").write_text(text, encoding="utf-8")
+    with pytest.raises(PlanInputError, match=r"spark-1\.json: .*delete it"):
+        Known.of("spark-1", {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        (Known(None, {}), "its memory is not known"),
+        (Known({"total_bytes": 1}, {}), "box_memory lacks available_bytes"),
+        (Known(t.cast("t.Any", [1]), {}), "are mappings"),
+        (Known(MEMORY, t.cast("t.Any", [1])), "are mappings"),
+    ],
+)
+def test_unusable_knowledge(known: Known, says: str) -> None:
+    with pytest.raises(PlanInputError, match=says):
+        plan_box("spark-1", [WRITER], known, CheckpointFolder(None))
