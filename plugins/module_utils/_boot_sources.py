@@ -57,7 +57,7 @@ def read_unit(unit: str, run: Run = run_limited) -> str:
     if not _UNIT.match(unit):
         raise BootSourceError(f"{shown(unit)} is no name of a systemd unit.")
     name = unit if "." in unit else f"{unit}.service"
-    status, printed = run(["systemctl", "show", "--property=LoadState,InvocationID", name], MAX_BYTES)
+    status, printed = run(["systemctl", "show", "--property=LoadState,InvocationID", "--", name], MAX_BYTES)
     shows = dict(line.partition("=")[::2] for line in _text(printed).splitlines())
     if status != 0:
         raise BootSourceError(f"systemctl cannot show {name}: {shown(_text(printed).strip())}.")

@@ -16,7 +16,8 @@ import dataclasses
 import re
 import typing as t
 
-_ANSI = re.compile(r"\x1b?\[[0-9;]{0,12}m|\x1b\[[0-9;?]{0,12}[A-Za-z]")
+# Some collectors drop the escape character and keep the rest of a colour.
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,12}[A-Za-z]|\[\d[0-9;]{0,12}m")
 # The time that "docker logs --timestamps", "journalctl -o short-iso" or "-o short-unix" puts first.
 _STAMP = re.compile(
     r"^(?P<stamp>\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:[.,]\d+)?(?:Z|[+-]\d{2}:?\d{2})?|\d{9,11}\.\d{1,9})"
