@@ -89,6 +89,13 @@ CAUSES: t.Final[tuple[Cause, ...]] = (
         "Start instances one after another, each once free memory has settled; do not lower the fraction.",
     ),
     _cause(
+        "BOOT_KV_MEMORY_NOT_FREE",
+        rf"Available memory on node \d+ \((?P<free_gib>{_N})/(?P<total_gib>{_N}) GiB\) on kv cache allocation is less "
+        rf"than requested memory for kv \((?P<requested_gib>{_N})",
+        "The KV cache of the CPU build is to take more memory than is free.",
+        "Give the cache fewer bytes, or free memory first.",
+    ),
+    _cause(
         "BOOT_CUDA_OUT_OF_MEMORY",
         r"CUDA error: out of memory|CUDA out of memory|NV_ERR_NO_MEMORY|cudaErrorMemoryAllocation|OutOfMemoryError",
         "The GPU driver could not allocate memory.",
@@ -171,7 +178,7 @@ CAUSES: t.Final[tuple[Cause, ...]] = (
     # Settings
     _cause(
         "BOOT_MOE_BACKEND_VS_CHECKPOINT",
-        r"MoE backend '(?P<backend>\w+)' does not support the deployment|"
+        r"MoE backend '?(?P<backend>\w+)'? does not support the|"
         r"moe_backend='?(?P<asked>\w+)'? is not supported",
         "The MoE backend that was asked for cannot serve this checkpoint's scheme.",
         "Leave --moe-backend at auto: weights-only checkpoints need Marlin, mixed ones more than one backend.",
@@ -296,7 +303,7 @@ CAUSES: t.Final[tuple[Cause, ...]] = (
     _cause(
         "BOOT_WORKER_KILLED",
         r"Worker proc (?P<worker>\S+) died unexpectedly \(exit code: (?P<exit_code>-?\d+)\)",
-        "A worker process was killed from outside.",
+        "A worker process ended without a word; a negative exit code is the signal that killed it.",
         "Look at the kernel log of its box at that time; exit code -9 alone does not prove a lack of memory.",
     ),
 )

@@ -121,7 +121,7 @@ def _pool_evidence(parsed: BootLog) -> str:
 def _pinned(parsed: BootLog, plan: t.Mapping[str, t.Any]) -> t.Iterator[Finding]:
     """Compare the bytes of the pool with those that the plan pins; a log prints them in GiB with two decimals."""
     planned = _planned(plan, "kv_cache_memory_bytes")
-    if not planned or parsed.device == "cpu":
+    if not planned:
         return
     pool = parsed.kv_cache
     if pool["pinned_gib"] is None:

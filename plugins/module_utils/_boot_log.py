@@ -26,12 +26,12 @@ State = t.Literal["ready", "loading", "failed", "unknown"]
 
 _N = r"(-?[\d,]+(?:\.\d+)?)"
 # The start of a boot; a log of a container that was restarted holds several, and only the last one counts.
-_STARTS = re.compile(r"vLLM API server version |Launching vLLM \(v|[▀▄█] +version \d")
+_STARTS = re.compile(r"vLLM (?:API )?server version |Launching vLLM \(v|[▀▄█] +version \d")
 _BEGUN = re.compile(r"Initializing a V\d LLM engine|Application startup complete|Traceback \(most recent call last\)")
 _READY = re.compile(r"Application startup complete\.")
 
 _VERSIONS = (
-    re.compile(r"vLLM API server version (\S+)"),
+    re.compile(r"vLLM (?:API )?server version ([^\s,]+)"),
     re.compile(r"Initializing a V\d LLM engine \(v([^)\s]+)\)"),
     re.compile(r"Launching vLLM \(v([^)\s]+)\)"),
     re.compile(r"[▀▄█] +version (\d\S*)"),
@@ -44,7 +44,9 @@ _FACTS: t.Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
         ("weights_seconds", rf"Model loading took .* and {_N} seconds"),
         ("read_seconds", rf"Loading weights took {_N} seconds"),
         ("available_gib", rf"Available KV cache memory: {_N} GiB"),
+        ("available_gib", rf"Auto set \({_N}/[\d.]+\) GiB for KV cache on node"),
         ("pinned_gib", rf"reserved {_N} GiB memory for KV Cache as specified by kv_cache_memory_bytes"),
+        ("pinned_gib", rf"Explicitly set \({_N}/[\d.]+\) GiB for KV cache on node"),
         ("pinned_bytes", r"'kv_cache_memory_bytes': '?(\d+)"),
         ("tokens", rf"\bKV cache size: {_N} tokens"),
         ("concurrency_length", rf"Maximum concurrency for {_N} tokens per request"),

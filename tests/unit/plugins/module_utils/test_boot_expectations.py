@@ -101,7 +101,8 @@ def test_an_instance_of_the_memory_plan_is_understood() -> None:
         (PINNED, 17179869184, []),
         (PINNED, 17179869184 - 4096, [("BOOT_KV_BYTES_DIFFER", "error")]),
         (PROFILED, 17179869184, [("BOOT_KV_BYTES_NOT_PINNED", "error")]),
-        (CPU, 17179869184, []),
+        (CPU, 17179869184, [("BOOT_KV_BYTES_DIFFER", "error")]),
+        (CPU, 1 << 30, []),
         (PINNED, None, []),
     ],
 )

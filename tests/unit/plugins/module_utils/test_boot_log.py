@@ -70,7 +70,10 @@ POOLS: dict[str, tuple[str, dict[str, t.Any]]] = {
             "block_size": 2144,
         },
     ),
-    "0.32.0+cpu": (boot_logs.V0_32_0_CPU, {"tokens": 2097152, "max_concurrency": 4096.0, "max_model_len": 512}),
+    "0.32.0+cpu": (
+        boot_logs.V0_32_0_CPU,
+        {"tokens": 2097152, "max_concurrency": 4096.0, "max_model_len": 512, "pinned_gib": 1.0},
+    ),
 }
 
 
@@ -123,7 +126,9 @@ def test_the_same_log_through_container_engine_and_journal(version: str, before:
                 "attention": "FLASHINFER",
             },
         ),
-        (boot_logs.V0_32_0_CPU, {"attention": "CPU_ATTN"}),
+        (boot_logs.V0_32_0_CPU, {}),
+        ("Using CPU_MLA backend.", {"attention": "CPU_MLA"}),
+        ("Using 'MARLIN' MxFp8 MoE backend (user-requested).", {"moe": "MARLIN"}),
         ("Using 'MARLIN' WNA16 MoE backend.", {"moe": "MARLIN"}),
         ("Using 'FLASHINFER_B12X' NvFp4 MoE backend", {"moe": "FLASHINFER_B12X"}),
         (
