@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible.plugins.action import ActionBase
+
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _kernel_families
 
 

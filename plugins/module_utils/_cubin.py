@@ -1312,19 +1312,20 @@ def _tools(env: t.Mapping[str, str], below: t.Callable[[str], str], sites: t.Seq
     return found
 
 
-def tool_version(path: str) -> str:
+def tool_version(path: str, depth: int = 0) -> str:
     """Return the release of a CUDA tool ("13.0.88") as its binary says it, or nothing where it does not."""
     try:
         with open(path, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as buf:
             match = re.search(rb"Cuda compilation tools, release \d+\.\d+, V(\d+\.\d+\.\d+)", buf)
-            wrapped = re.search(rb"^exec\s+(/[\w./-]+/(?:nvcc|ptxas))\b", buf[:4096], re.MULTILINE)
-            is_script = buf[:2] == b"#!"
+            version = match[1].decode() if match else ""
+            # A wrapper script names the real program.
+            script = buf[:4096] if buf[:2] == b"#!" else b""
+        wrapped = re.search(rb"^exec\s+(/[\w./-]+/(?:nvcc|ptxas))\b", script, re.MULTILINE)
+        if version or not wrapped or depth > 2:
+            return version
     except (OSError, ValueError):
         return ""
-    if match:
-        return match[1].decode()
-    target = wrapped[1].decode() if wrapped and is_script else path
-    return tool_version(target) if target != path and not os.path.samefile(target, path) else ""
+    return tool_version(wrapped[1].decode(), depth + 1)
 
 
 # ---- The door for scripts
