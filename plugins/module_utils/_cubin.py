@@ -943,7 +943,7 @@ class Scan:
         if not cut and expect and expect != facts.row["sha256"]:
             cut = problem("CUBIN_MALFORMED", f"{name}: is not the file that the RECORD of the wheel describes", expect)
         if cut:
-            facts.problems.append(cut)
+            facts.problems.insert(0, cut)
             facts.row["complete"] = False
         self.keep(facts)
 
@@ -1065,10 +1065,12 @@ class Scan:
         self._roll_up(path)
 
     def _package_file(self, root: str, path: str) -> None:
+        # Of a package only its own version counts, of a site-packages that of every package, not of what is deeper.
+        package = os.path.dirname(root).endswith("-packages") or os.path.exists(os.path.join(root, "__init__.py"))
         relative = os.path.relpath(path, root)
         if "/" not in relative:
             relative = f"{os.path.basename(root)}/{relative}"
-        if relative.count("/") != 1:
+        elif package or relative.count("/") != 1:
             return
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

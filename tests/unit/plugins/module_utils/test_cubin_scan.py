@@ -138,7 +138,7 @@ def damaged(wheel: bytes, how: str) -> bytes:
     ("how", "finding"),
     [
         ("cut", "CUBIN_TRUNCATED"),
-        ("flipped", "CUBIN_MALFORMED"),
+        ("flipped", "CUBIN_TRUNCATED"),
         ("local header", "CUBIN_MALFORMED"),
         ("directory", "CUBIN_MALFORMED"),
         ("huge directory", "CUBIN_TOO_LARGE"),
