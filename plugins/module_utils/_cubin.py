@@ -871,7 +871,12 @@ class Scan:
                     if use != "none" and entry.suffix:
                         group.specific.add(kernel)
 
-        _in_threads(one, [entry for entry in entries if entry.kind in {"elf", "ptx"}])
+        wanted = [entry for entry in entries if entry.kind in {"elf", "ptx"}]
+        if sum(entry.raw for entry in wanted) > _SMALL:
+            _in_threads(one, wanted)
+        else:  # a thread costs more than it saves
+            for entry in wanted:
+                one(entry)
         facts.problems.sort(key=lambda one: one["evidence"])
 
     def keep(self, facts: _FileFacts) -> None:
