@@ -18,7 +18,7 @@ Note that this module util is private to the collection and can change without n
 
 # The start of this script is most of its run time on most files: so modules are imported where they are needed, paths
 # are os.path's, and records are named tuples rather than frozen dataclasses (the import alone costs 10 ms).
-# ruff: noqa: PLC0415, PTH110, PTH112, PTH113, PTH114, PTH118, PTH119, PTH120, PTH121, PTH123, PTH207, PTH208
+# ruff: noqa: PLC0415, PTH110, PTH112, PTH113, PTH114, PTH118, PTH119, PTH120, PTH123, PTH207, PTH208
 from __future__ import annotations
 
 import contextlib
@@ -103,7 +103,7 @@ def problem(finding: str, message: str, evidence: str = "") -> dict[str, str]:
 def parse_capability(text: str) -> int:
     """Return 121 for "12.1" (also for "121" and "sm_121a": the number is what a device has)."""
     match = re.fullmatch(r"(\d{1,2})\.(\d)|(?:sm_|compute_)?(\d{2,3})[af]?", str(text).strip())
-    if not match:
+    if not match or (match[3] and int(match[3]) < 20):  # 12 would be 1.2, and means 12.0 to whoever writes it
         raise CubinError(f"capability {text!r} is not a compute capability: write it as 12.1")
     return int(match[1] + match[2]) if match[1] else int(match[3])
 
@@ -171,6 +171,7 @@ class _Reader:
         self.problems: list[dict[str, str]] = []
         self.damage = 0
         self.steps = 0
+        self.seen = 0  # fatbins
 
     def note(self, finding: str, what: str, offset: int) -> None:
         """Record a problem; a file that is nothing but damage is given up."""
@@ -276,10 +277,20 @@ class _Reader:
             self.fatbins(lo, hi, "", strict=False)  # what can still be seen, beside the problem
         if trouble and (cubin or self.entries or header[6]):  # without GPU code, a file may have no section headers
             self.note("CUBIN_TRUNCATED", trouble, lo)
-        for name, kind, start, size in () if cubin else sections:
+        if not cubin:
+            self.gpu_sections(lo, hi, sections)
+        return "cubin" if cubin else "elf"
+
+    def gpu_sections(self, lo: int, hi: int, sections: list[tuple[str, int, int, int]]) -> None:
+        """Read the sections with fatbins, and compare them with the fatbins that the file registers."""
+        registered, before = 0, self.seen
+        for name, kind, start, size in sections:
             if name in _GPU_SECTIONS and kind != 8:  # 8: takes no room in the file
                 self.fatbins(lo + start, min(lo + start + size, hi), name)
-        return "cubin" if cubin else "elf"
+            elif name == ".nvFatBinSegment":
+                registered += size // 24
+        if registered > self.seen - before:  # one record of 24 bytes for each fatbin, in every file that was looked at
+            self.note("CUBIN_MALFORMED", f"registers {registered} fatbins and has {self.seen - before}", lo)
 
     def sections(self, lo: int, hi: int, header: tuple[t.Any, ...]) -> tuple[list[tuple[str, int, int, int]], str]:
         """Return name, type, offset and size of the sections, and what is wrong with them."""
@@ -351,6 +362,7 @@ class _Reader:
         if version != 1 or header_size != 16:
             self.note("CUBIN_MALFORMED", f"has a fatbin of version {version} with a header of {header_size} bytes", at)
             return at + 4
+        self.seen += 1
         end = at + 16 + size
         if end > hi:
             self.note("CUBIN_TRUNCATED", f"a fatbin ends {end - hi} bytes after its section or file", at)
@@ -859,7 +871,12 @@ class Scan:
                     if use != "none" and entry.suffix:
                         group.specific.add(kernel)
 
-        _in_threads(one, [entry for entry in entries if entry.kind in {"elf", "ptx"}])
+        wanted = [entry for entry in entries if entry.kind in {"elf", "ptx"}]
+        if sum(entry.raw for entry in wanted) > _SMALL:
+            _in_threads(one, wanted)
+        else:  # a thread costs more than it saves
+            for entry in wanted:
+                one(entry)
         facts.problems.sort(key=lambda one: one["evidence"])
 
     def keep(self, facts: _FileFacts) -> None:
@@ -931,7 +948,7 @@ class Scan:
         if not cut and expect and expect != facts.row["sha256"]:
             cut = problem("CUBIN_MALFORMED", f"{name}: is not the file that the RECORD of the wheel describes", expect)
         if cut:
-            facts.problems.append(cut)
+            facts.problems.insert(0, cut)
             facts.row["complete"] = False
         self.keep(facts)
 
@@ -1053,10 +1070,12 @@ class Scan:
         self._roll_up(path)
 
     def _package_file(self, root: str, path: str) -> None:
+        # Of a package only its own version counts, of a site-packages that of every package, not of what is deeper.
+        package = os.path.dirname(root).endswith("-packages") or os.path.exists(os.path.join(root, "__init__.py"))
         relative = os.path.relpath(path, root)
         if "/" not in relative:
             relative = f"{os.path.basename(root)}/{relative}"
-        if relative.count("/") != 1:
+        elif package or relative.count("/") != 1:
             return
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -1264,11 +1283,9 @@ def scan_environment(
                 trees += _editable(path, below)
             elif wanted(name) and os.path.isdir(path):
                 trees.append(path)
-    base = env.get("FLASHINFER_WORKSPACE_BASE") or env.get("HOME") or "/root"
-    caches = [
-        below(f"{base}/.cache/flashinfer"),
-        *(below(env[key]) for key in ("FLASHINFER_CUBIN_DIR",) if env.get(key)),
-    ]
+    homes = [env[key] for key in ("FLASHINFER_WORKSPACE_BASE", "HOME") if env.get(key)] + ["/root"]
+    caches = [below(f"{home}/.cache/flashinfer") for home in homes]
+    caches += [below(env["FLASHINFER_CUBIN_DIR"])] if env.get("FLASHINFER_CUBIN_DIR") else []
     trees += [path for path in caches if os.path.isdir(path)]
     for tree in dict.fromkeys(os.path.realpath(path) for path in trees):
         scan.add_tree(tree)
@@ -1300,31 +1317,32 @@ def _tools(env: t.Mapping[str, str], below: t.Callable[[str], str], sites: t.Seq
     triton = [os.path.join(site, "triton/backends/nvidia/bin/ptxas") for site in sites]
     known = {
         "nvcc": [os.path.join(path, "nvcc") for path in folders],
-        "nvcc_off_path": [below("/usr/local/cuda/bin/nvcc")],
+        "nvcc_off_path": [below("/usr/local/cuda/bin/nvcc")],  # left out below where it is on PATH
         "ptxas": [os.path.join(path, "ptxas") for path in folders],
         "triton_ptxas": [below(env["TRITON_PTXAS_PATH"]), *triton] if env.get("TRITON_PTXAS_PATH") else triton,
     }
     found = {}
     for name, paths in known.items():
         path = next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
-        if path:
+        if path and not (name == "nvcc_off_path" and "nvcc" in found):
             found[name] = {"path": path, "version": tool_version(path)}
     return found
 
 
-def tool_version(path: str) -> str:
+def tool_version(path: str, depth: int = 0) -> str:
     """Return the release of a CUDA tool ("13.0.88") as its binary says it, or nothing where it does not."""
     try:
         with open(path, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as buf:
             match = re.search(rb"Cuda compilation tools, release \d+\.\d+, V(\d+\.\d+\.\d+)", buf)
-            wrapped = re.search(rb"^exec\s+(/[\w./-]+/(?:nvcc|ptxas))\b", buf[:4096], re.MULTILINE)
-            is_script = buf[:2] == b"#!"
+            version = match[1].decode() if match else ""
+            # A wrapper script names the real program.
+            script = buf[:4096] if buf[:2] == b"#!" else b""
+        wrapped = re.search(rb"^exec\s+(/[\w./-]+/(?:nvcc|ptxas))\b", script, re.MULTILINE)
+        if version or not wrapped or depth > 2:
+            return version
     except (OSError, ValueError):
         return ""
-    if match:
-        return match[1].decode()
-    target = wrapped[1].decode() if wrapped and is_script else path
-    return tool_version(target) if target != path and not os.path.samefile(target, path) else ""
+    return tool_version(wrapped[1].decode(), depth + 1)
 
 
 # ---- The door for scripts
@@ -1370,7 +1388,7 @@ def _read_words(words: t.Iterator[str]) -> dict[str, t.Any]:
             value = next(words, None)
             if value is None:
                 raise CubinError(f"{word} lacks its value; {_USAGE}")
-            request.update({"capability": value} if word == "--capability" else _read_json(value))
+            request.update({"capability": value} if word == "--capability" else {"checksum": True, **_read_json(value)})
         elif word.startswith("-"):
             raise CubinError(f"{word} is no option; {_USAGE}")
         else:

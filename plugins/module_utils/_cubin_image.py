@@ -160,6 +160,11 @@ def _answer(answer: Answer) -> dict[str, t.Any] | None:
     return data
 
 
+def _last_line(answer: Answer) -> str:
+    lines = answer.err.splitlines()
+    return lines[-1][:300] if lines else f"exit status {answer.code}"
+
+
 def scan_image(
     runner: Runner,
     image: str,
@@ -182,7 +187,7 @@ def scan_image(
         found = _answer(answer)
         if found:
             return {**found, "image": facts.as_dict(), "method": "run"}
-        reason = f"running the check inside failed: {answer.err[-300:] or f'exit status {answer.code}'}"
+        reason = f"running the check inside failed: {_last_line(answer)}"
         if method == "run":
             raise ImageError(f"image {image}: {reason}; use method copy, which starts nothing")
     found = _copy_out(runner, program, facts, request)
@@ -270,7 +275,7 @@ def scan_container(
         found = _answer(answer)
         if found:
             return {**found, "image": {"id": image}, "method": "exec"}
-        reason = f"running the check inside failed: {answer.err[-300:] or f'exit status {answer.code}'}"
+        reason = f"running the check inside failed: {_last_line(answer)}"
     found = _copy_from(runner, program, container, env, request)
     return {**found, "image": {"id": image}, "method": "copy", "method_reason": reason}
 

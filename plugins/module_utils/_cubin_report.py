@@ -135,7 +135,7 @@ def _package_findings(found: t.Mapping[str, t.Any], ignored_since: str) -> t.Ite
     cubins = packages.get("flashinfer_cubin", {})
     theirs = cubins.get("version") or cubins.get("stamp", "")
     if mine and theirs and mine != theirs:
-        ignored = _release(mine) >= _release(ignored_since)
+        ignored = bool(ignored_since) and _release(mine) >= _release(ignored_since)
         checked = found.get("flashinfer_version_check", True)
         yield Finding(
             "FLASHINFER_CUBIN_VERSION_MISMATCH",
@@ -168,7 +168,7 @@ def report(
     *,
     requires: t.Sequence[str] = (),
     jit_targets: t.Mapping[str, t.Mapping[str, str]] | None = None,
-    cubin_ignored_since: str = "0",
+    cubin_ignored_since: str = "",
     tag: str = "",
     expected_version: str = "",
     driver_cuda: str = "",
