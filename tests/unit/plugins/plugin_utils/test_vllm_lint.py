@@ -48,7 +48,6 @@ def test_the_verdicts_of_the_real_parser(version: str) -> None:
         ("0.32.0", ["--kv-transfer-config", '{"kv_connector": "X", "kv_role": "kv_both"}'], True),
         ("0.32.0", ["-O3"], True),
         ("0.32.0", ["-O", "2"], True),
-        ("0.32.0", ["-Ox"], False),
         ("0.32.0", ["--device", "cuda"], False),
         ("0.26.0", ["--device", "cuda"], True),
         ("0.22.0", ["--device", "cuda"], False),
