@@ -10,6 +10,7 @@ Run by tools/vllm_catalogue in a process of its own, with the unpacked wheel on 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import enum
 import importlib
@@ -23,6 +24,14 @@ import typing as t
 
 import _stand_in
 
+# Schemas that say nothing of their own about JSON, and the key of the one inside.
+_WRAPPERS: t.Final = {
+    "default": "schema",
+    "function-after": "schema",
+    "model": "schema",
+    "lax-or-strict": "lax_schema",
+    "json-or-python": "json_schema",
+}
 _ACTIONS: t.Final = {
     "BooleanOptionalAction": "bool",
     "EnableDisableAction": "bool",
@@ -46,17 +55,97 @@ def first(*paths: str) -> t.Any:
     return None
 
 
-def serve_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``vllm serve``. The module that makes it has moved often; the serve command knows where."""
-    source = pathlib.Path(importlib.import_module("vllm").__path__[0], "entrypoints", "cli", "serve.py").read_text(
-        encoding="utf-8"
-    )
-    found = re.search(r"^from (vllm[\w.]*\.cli_args) import", source, re.MULTILINE)
+def source_of(*parts: str) -> str:
+    """Return the text of a file of the package, or an empty string where this release has no such file."""
+    path = pathlib.Path(importlib.import_module("vllm").__path__[0], *parts)
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def cli_module() -> t.Any:
+    """Return the module that makes the parser of ``vllm serve``. It has moved often; the serve command knows where."""
+    found = re.search(r"^from (vllm[\w.]*\.cli_args) import", source_of("entrypoints", "cli", "serve.py"), re.MULTILINE)
     if not found:
         raise SystemExit("vllm/entrypoints/cli/serve.py no longer says where make_arg_parser comes from")
-    flexible = first("vllm.utils.argparse_utils:FlexibleArgumentParser", "vllm.utils:FlexibleArgumentParser")
-    parser: argparse.ArgumentParser = importlib.import_module(found[1]).make_arg_parser(flexible(prog="vllm serve"))
-    return parser
+    return importlib.import_module(found[1])
+
+
+def traits(flexible: t.Any, cli: t.Any) -> dict[str, t.Any]:
+    """Return how this release's parser rewrites a command line before argparse reads it, and its checks afterwards."""
+
+    def rewritten(*words: str) -> list[str] | None:
+        try:
+            return t.cast("list[str]", flexible(prog="vllm serve").parse_args(list(words)))
+        except ValueError:
+            return None
+
+    original = argparse.ArgumentParser.parse_args
+    argparse.ArgumentParser.parse_args = lambda _self, args=None, _namespace=None: args  # type: ignore
+    try:
+        level, dotted, model = rewritten("-O3"), rewritten("-O.x=1"), rewritten("serve", "--model", "m")
+        needs_model = rewritten("serve", "--served-model-name", "n") is None
+        suffix = rewritten("--a.b", "1k")
+    finally:
+        argparse.ArgumentParser.parse_args = original  # type: ignore[method-assign]
+    arg_utils = importlib.import_module("vllm.engine.arg_utils")
+    checks = inspect.getsource(cli)
+    rules = {
+        "log_outputs": "--enable-log-outputs requires",
+        "sse_keep_alive": "--sse-keep-alive-interval must be",
+        "per_request_metrics": "--enable-per-request-metrics requires",
+        "multi_port_lb": "validate_multi_port_external_lb_args(args)",
+        "grpc_port": "validate_grpc_port_arg(args)",
+        "reasoning_effort_map": "validate_reasoning_effort_map(getattr",
+    }
+    try:
+        tera = arg_utils.human_readable_int("1t") == 10**12
+    except (ValueError, KeyError):
+        tera = False
+    return {
+        "level": level[0] if level and level[0] != "-O" else f"-O.{next(iter(json.loads(level[1])))}" if level else "",
+        "dotted_level": dotted[0] if dotted and dotted[0] in ("-O", "-cc") else "",
+        "serve_model": {None: "rejected", ("serve", "m"): "moved"}.get(model and tuple(model), "kept"),
+        "serve_needs_model": needs_model,
+        "dotted_suffixes": suffix == ["--a", '{"b": 1000}'],
+        "json_suffixes": hasattr(arg_utils, "_expand_json_human_readable_numbers"),
+        "tera_suffix": tera,
+        "rules": [name for name, text in rules.items() if text in checks],
+    }
+
+
+def auto_order() -> dict[str, list[str]]:
+    """Return the order in which ``auto`` tries the NVFP4 kernels, read from the source without running it."""
+    moe = ast.parse(source_of("model_executor", "layers", "fused_moe", "oracle", "nvfp4.py"))
+    linear = ast.parse(source_of("model_executor", "kernels", "linear", "__init__.py"))
+    found = {"nvfp4_moe": moe_order(moe), "nvfp4_linear": linear_order(linear)}
+    return {name: order for name, order in found.items() if order}
+
+
+def moe_order(tree: ast.Module) -> list[str]:
+    """Return the backends of the first ``AVAILABLE_BACKENDS = [NvFp4MoeBackend.X, ...]``, as they are logged."""
+    logged: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == "NvFp4MoeBackend":
+            for one in node.body:
+                if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant):
+                    logged[ast.unparse(one.targets[0])] = str(one.value.value)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.List):
+            continue
+        if ast.unparse(node.targets[0]) == "AVAILABLE_BACKENDS":
+            names = [one.attr for one in node.value.elts if isinstance(one, ast.Attribute)]
+            return [logged.get(name, name) for name in names]
+    return []
+
+
+def linear_order(tree: ast.Module) -> list[str]:
+    """Return the kernel classes of ``_POSSIBLE_NVFP4_KERNELS`` for CUDA."""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_POSSIBLE_NVFP4_KERNELS":
+            table = t.cast("ast.Dict", node.value)
+            for key, kernels in zip(table.keys, table.values, strict=True):
+                if key is not None and ast.unparse(key).endswith(".CUDA"):
+                    return [ast.unparse(one) for one in t.cast("ast.List", kernels).elts]
+    return []
 
 
 def converter(function: t.Any) -> tuple[str, bool, type | None]:
@@ -117,10 +206,10 @@ def describe(action: argparse.Action, spellings: list[str], configs: dict[str, t
 class Shapes:
     """Turns pydantic's core schemas of the config classes into the small language of the catalogue.
 
-    A shape is a string (any, str, int, float, bool, null), or one of {"enum": values}, {"names": enum members' names,
-    in any case}, {"list": shape}, {"map": shape}, {"any_of": shapes}, {"config": class name}, {"int" or "float":
-    limits}. Wherever vLLM runs code of its own before a value is checked, the shape is any: what that code takes is not
-    known.
+    A shape is a string (any, str, int, float, bool, null), or one of {"enum": values}, {"names": [enum members' names,
+    in any case, and other values]}, {"list": shape}, {"map": shape}, {"any_of": shapes}, {"config": class name},
+    {"int" or "float": limits}. {"code": {"then": shape, "text": bool, "null": bool}} is where vLLM runs code of its own
+    before a value is checked: the class was asked whether that code takes any text, and null.
     """
 
     def __init__(self) -> None:
@@ -144,8 +233,11 @@ class Shapes:
             return kind
         if kind == "none":
             return "null"
-        if kind in ("default", "function-after", "model"):
-            return self.shape(schema["schema"])
+        if kind in _WRAPPERS:
+            return self.shape(schema[_WRAPPERS[kind]])
+        if kind in ("function-before", "function-wrap"):
+            inner = self.shape(schema["schema"])
+            return "any" if inner == "any" else {"code": {"then": inner}}
         if kind in ("list", "set", "frozenset"):
             return {"list": self.shape(schema["items_schema"]) if "items_schema" in schema else "any"}
         handler = getattr(self, f"_{kind.replace('-', '_')}", None)
@@ -167,7 +259,8 @@ class Shapes:
 
     def _enum(self, schema: dict[str, t.Any]) -> t.Any:
         values = [one.value for one in schema["members"]]
-        return {"enum": values} if is_plain(values) else "any"
+        names = sorted(one.name for one in schema["members"])
+        return {"enum": values} if is_plain(values) else {"names": names}
 
     def _int(self, schema: dict[str, t.Any]) -> t.Any:
         limits = {key: schema[key] for key in ("ge", "gt", "le", "lt") if key in schema}
@@ -197,25 +290,45 @@ class Shapes:
             inner = schema["schema"]
             while inner["type"] != "dataclass-args":
                 inner = inner["schema"]
+            required = sorted(one["name"] for one in inner["fields"] if one["schema"]["type"] != "default")
             fields = {
                 field["name"]: self._field(schema["cls"], field) for field in inner["fields"] if field.get("init", True)
             }
             extra = (schema.get("config") or {}).get("extra_fields_behavior")
             self.configs[name] = {"extra": extra or "ignore", "fields": dict(sorted(fields.items()))}
+            if required:
+                self.configs[name]["required"] = required
+            for key, other in (("kv_connector", "kv_role"), ("ec_connector", "ec_role")):
+                if key in fields and other in fields and not self._takes(schema["cls"], {key: "Example"}):
+                    self.configs[name]["needs"] = {key: other}
         return {"config": name}
 
     def _field(self, owner: type, field: dict[str, t.Any]) -> t.Any:
-        """Return the shape of a field. A before-validator on an enum takes the members' names in vLLM."""
+        """Return the shape of a field; where vLLM's code reads an enum's names, say which it takes."""
         shape = self.shape(field["schema"])
-        if shape != "any":
+        if not isinstance(shape, dict) or "code" not in shape:
             return shape
         hint = next((one.type for one in dataclasses.fields(owner) if one.name == field["name"]), None)
         options = t.get_args(hint) if t.get_origin(hint) in (t.Union, types.UnionType) else (hint,)
         members = next((one for one in options if isinstance(one, enum.EnumMeta)), None)
+        name = field["name"]
         if members is None:
-            return "any"
-        names = {"names": sorted(members.__members__)}
-        return self.any_of([names, "null"]) if type(None) in options else names
+            text, null = (self._takes(owner, {name: value}) for value in ("no-such-word", None))
+            return {"code": {"then": shape["code"]["then"], "text": text, "null": null}}
+        taken = [one for one in ("auto", "none", "", None) if self._takes(owner, {name: one})]
+        values = [one.value for one in members if type(one.value) in (int, str)]
+        names = sorted(members.__members__)
+        return {"names": names + [one for one in [*values, *taken] if one not in names]}
+
+    @staticmethod
+    def _takes(owner: type, value: dict[str, t.Any]) -> bool:
+        from pydantic import TypeAdapter  # noqa: PLC0415 - pydantic is there only where a wheel is read
+
+        try:
+            TypeAdapter(owner).validate_json(json.dumps(value))
+        except Exception:  # noqa: BLE001 - whatever vLLM's code raises, it does not take the value
+            return False
+        return True
 
 
 def registry(*paths: str) -> list[str] | None:
@@ -231,9 +344,17 @@ def registry(*paths: str) -> list[str] | None:
     return sorted(names) or None
 
 
+def literal(*paths: str) -> list[str] | None:
+    """Return the values of a ``Literal``."""
+    found = first(*paths)
+    return (sorted(t.get_args(found)) or None) if found is not None else None
+
+
 def read() -> dict[str, t.Any]:
     """Return what the vLLM on the module path knows."""
-    parser = serve_parser()
+    flexible = first("vllm.utils.argparse_utils:FlexibleArgumentParser", "vllm.utils:FlexibleArgumentParser")
+    cli = cli_module()
+    parser: argparse.ArgumentParser = cli.make_arg_parser(flexible(prog="vllm serve"))
     spellings: dict[int, list[str]] = {}
     for spelling, action in parser._option_string_actions.items():
         spellings.setdefault(id(action), []).append(spelling)
@@ -252,17 +373,21 @@ def read() -> dict[str, t.Any]:
         "vllm.attention.backends.registry:_Backend",
         "vllm.platforms.interface:_Backend",
     )
-    quantization = first("vllm.model_executor.layers.quantization:QuantizationMethods")
     env = first("vllm.envs:environment_variables")
     return {
+        "parser": traits(flexible, cli),
         "flags": dict(sorted(flags.items())),
         "configs": dict(sorted(shapes.configs.items())),
         "tool_parsers": registry(
             "vllm.tool_parsers:ToolParserManager", "vllm.entrypoints.openai.tool_parsers:ToolParserManager"
         ),
         "reasoning_parsers": registry("vllm.reasoning:ReasoningParserManager"),
-        "quantization": None if quantization is None else sorted(t.get_args(quantization)),
+        "reasoning_efforts": literal("vllm.renderers.params:ReasoningEffort"),
+        "quantization": literal("vllm.model_executor.layers.quantization:QuantizationMethods"),
+        "kv_cache_dtypes": literal("vllm.config.cache:CacheDType", "vllm.config:CacheDType"),
+        "load_formats": literal("vllm.model_executor.model_loader:LoadFormats"),
         "attention_backends": None if backends is None else sorted(backends.__members__),
+        "auto": auto_order(),
         "env": None if env is None else sorted(name for name in env if name.startswith("VLLM_")),
     }
 

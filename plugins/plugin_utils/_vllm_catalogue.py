@@ -113,15 +113,39 @@ class Flag:
         return self.kind in {"json", "json_or_str"} or self.kind.startswith("config:")
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ParserTraits:
+    """How a release's parser rewrites a command line before argparse reads it, and which checks follow.
+
+    ``level`` is what -O3 stands for, ``dotted_level`` what -O.x stands for (empty: nothing special); ``serve_model``
+    says whether ``vllm serve --model M`` is moved, rejected or kept.
+    """
+
+    level: str
+    dotted_level: str
+    serve_model: str
+    serve_needs_model: bool
+    dotted_suffixes: bool
+    json_suffixes: bool
+    tera_suffix: bool
+    rules: tuple[str, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Catalogue:
     """What one release's command line knows. Lists that could not be read from the release are None."""
 
     version: str
     source: dict[str, str]
+    parser: ParserTraits
     flags: dict[str, Flag]
+    configs: dict[str, t.Any]
+    auto: dict[str, list[str]]
     tool_parsers: frozenset[str] | None
     reasoning_parsers: frozenset[str] | None
+    reasoning_efforts: frozenset[str] | None
+    kv_cache_dtypes: frozenset[str] | None
+    load_formats: frozenset[str] | None
     quantization: frozenset[str] | None
     attention_backends: frozenset[str] | None
     env: frozenset[str] | None
@@ -165,9 +189,15 @@ def parse(data: dict[str, t.Any]) -> Catalogue:
     return Catalogue(
         version=data["vllm"],
         source=data["source"],
+        parser=ParserTraits(**data["parser"] | {"rules": tuple(data["parser"]["rules"])}),
         flags={name: Flag.from_entry(name, entry) for name, entry in data["flags"].items()},
+        configs=data["configs"],
+        auto=data["auto"],
         tool_parsers=names("tool_parsers"),
         reasoning_parsers=names("reasoning_parsers"),
+        reasoning_efforts=names("reasoning_efforts"),
+        kv_cache_dtypes=names("kv_cache_dtypes"),
+        load_formats=names("load_formats"),
         quantization=names("quantization"),
         attention_backends=names("attention_backends"),
         env=names("env"),
@@ -187,13 +217,17 @@ def catalogue_for(version: str) -> tuple[Catalogue, bool]:
 
 
 @functools.cache
-def lifetimes() -> dict[str, tuple[str, str]]:
-    """Return for each spelling ever known the first and the last release that takes it."""
-    found: dict[str, tuple[str, str]] = {}
+def _releases_by_spelling() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
     for release in releases():
         for spelling in load(release).by_spelling:
-            found[spelling] = (found.get(spelling, (release, release))[0], release)
+            found.setdefault(spelling, []).append(release)
     return found
+
+
+def releases_with(spelling: str) -> tuple[str, ...]:
+    """Return the releases whose command line takes a spelling, the oldest first."""
+    return tuple(_releases_by_spelling().get(spelling, ()))
 
 
 def nearest(name: str, known: t.Iterable[str]) -> str:

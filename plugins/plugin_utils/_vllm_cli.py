@@ -97,22 +97,20 @@ def missing_flag(name: str, version: str) -> Finding:
     flag = catalogues.long_name(name)
     like = catalogues.nearest(flag, catalogue.flags)
     remedy = f"Did you mean {like}?" if like else "Remove it."
-    life = catalogues.lifetimes().get(flag)
-    if life is None:
-        message = f"vLLM {version} has no flag {flag}, nor has any release whose flags are known."
-        return Finding("FLAG_UNKNOWN", "error", message, evidence=flag, remedy=remedy)
-    first, last = life
-    if catalogues.version_key(last) < catalogues.version_key(catalogue.version):
-        message = f"vLLM {version} has no flag {flag} any more: {last} was the last release with it."
-        return Finding("FLAG_REMOVED", "error", message, evidence=flag, remedy=remedy if like else "Remove it.")
-    message = f"vLLM {version} has no flag {flag} yet: {first} is the first release with it."
-    return Finding(
-        "FLAG_TOO_NEW",
-        "error",
-        message,
-        evidence=flag,
-        remedy=f"Remove it, or use an image with vLLM {first} or newer.",
-    )
+    having = catalogues.releases_with(flag)
+    mine = catalogues.version_key(catalogue.version)
+    older = [one for one in having if catalogues.version_key(one) < mine]
+    newer = [one for one in having if catalogues.version_key(one) > mine]
+    if older:
+        again = f" ({newer[0]} has it again)" if newer else ""
+        message = f"vLLM {version} has no flag {flag} any more: {older[-1]} was the last release with it{again}."
+        return Finding("FLAG_REMOVED", "error", message, evidence=flag, remedy=remedy)
+    if newer:
+        message = f"vLLM {version} has no flag {flag} yet: {newer[0]} is the first release with it."
+        remedy = f"Remove it, or use an image with vLLM {newer[0]} or newer."
+        return Finding("FLAG_TOO_NEW", "error", message, evidence=flag, remedy=remedy)
+    message = f"vLLM {version} has no flag {flag}, nor has any release whose flags are known."
+    return Finding("FLAG_UNKNOWN", "error", message, evidence=flag, remedy=remedy)
 
 
 def _merge_dotted(args: c.Mapping[str, t.Any]) -> dict[str, t.Any]:

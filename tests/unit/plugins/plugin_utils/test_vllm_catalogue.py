@@ -83,8 +83,14 @@ def test_a_catalogue_says_where_it_comes_from(release: str) -> None:
         ("--calculate-kv-scales", "0.10.2", "0.27.1"),
         ("--override-attention-dtype", "0.10.2", "0.27.1"),
         ("--max-num-partial-prefills", "0.10.2", "0.26.0"),
+        ("--swap-space", "0.10.2", "0.17.1"),
         ("--disable-prefix-caching", "0.33.0", "0.33.0"),
     ],
 )
-def test_lifetimes(flag: str, first: str, last: str) -> None:
-    assert catalogues.lifetimes()[flag] == (first, last)
+def test_which_releases_have_a_flag(flag: str, first: str, last: str) -> None:
+    having = catalogues.releases_with(flag)
+    assert (having[0], having[-1]) == (first, last)
+
+
+def test_a_flag_that_no_release_has() -> None:
+    assert catalogues.releases_with("--mxfp4-backend") == ()

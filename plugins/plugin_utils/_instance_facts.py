@@ -1,0 +1,123 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The facts about an instance that claims are judged by.
+
+Note that this plugin util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import functools
+import pathlib
+import re
+import typing as t
+
+import yaml
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_catalogue as catalogues
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_cli as cli
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_parser as reader
+
+_FAMILIES: t.Final = pathlib.Path(__file__).parent / "data" / "families.yml"
+_SPEC_KINDS: t.Final = (("mtp", "mtp"), ("ngram", "ngram"), ("dflash", "dflash"), ("eagle", "eagle"))
+_DEFAULT_GRAPHS: t.Final = "FULL_AND_PIECEWISE"
+
+
+@functools.cache
+def families() -> tuple[dict[str, t.Any], ...]:
+    """Return what is known of model families, the more specific names first."""
+    return tuple(yaml.safe_load(_FAMILIES.read_text(encoding="utf-8")))
+
+
+def family_of(repo: str) -> dict[str, t.Any] | None:
+    """Return the family that a repository's name belongs to, or None where it belongs to none that is known."""
+    return next((one for one in families() if re.search(one["matches"], repo, re.IGNORECASE)), None)
+
+
+def instance_facts(instance: c.Mapping[str, t.Any], more: c.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
+    """Return the facts of an instance. ``more`` adds what was observed: driver, kernel, scheme, reported_vllm, ..."""
+    try:
+        words = cli.render_args(instance)
+    except cli.FlagError:
+        # The linter says what is wrong with the flags; claims are judged by those that are right.
+        words = _readable_words(instance)
+    env = {str(name): str(value) for name, value in (instance.get("env") or {}).items()}
+    facts = command_facts(str(instance["vllm"]), words, env)
+    image = instance.get("image") or {}
+    if image:
+        facts["image"] = {"name": image.get("name"), "digest": image.get("digest"), "tag": image.get("tag")}
+    if instance.get("serving_group") or instance.get("tensor_parallel_size"):
+        facts["nodes"] = int(instance.get("nodes") or instance.get("tensor_parallel_size") or 1)
+    facts["kind"] = instance.get("kind", facts["kind"])
+    return facts | dict(more or {})
+
+
+def _readable_words(instance: c.Mapping[str, t.Any]) -> list[str]:
+    try:
+        catalogue, _exact = catalogues.catalogue_for(str(instance["vllm"]))
+    except catalogues.UnknownVersionError:
+        return []
+    known = {name: value for name, value in (instance.get("args") or {}).items() if catalogue.find(str(name))}
+    try:
+        return cli.render_args({**instance, "args": known})
+    except cli.FlagError:
+        return []
+
+
+def command_facts(version: str, words: c.Sequence[str], env: c.Mapping[str, str]) -> dict[str, t.Any]:
+    """Return the facts that a command line and its environment state by themselves."""
+    facts: dict[str, t.Any] = {"vllm": version, "env": dict(env), "flags": {}, "spec": {}, "kind": "chat"}
+    try:
+        catalogue, _exact = catalogues.catalogue_for(version)
+    except catalogues.UnknownVersionError:
+        return facts
+    parsed = reader.parse(catalogue, words, env)
+    flags = {use.flag.name.removeprefix("--").replace("-", "_"): use.value for use in parsed.uses}
+    facts["flags"] = flags
+    facts["spec"] = _spec(flags.get("speculative_config"))
+    facts["model"] = _model(parsed.model or flags.get("model"))
+    facts["graphs"] = _graphs(flags, facts["spec"])
+    is_pooling = flags.get("runner") == "pooling" or facts["model"].get("family") == "qwen3-embedding"
+    facts["kind"] = "embedding" if is_pooling else "chat"
+    return facts
+
+
+def _spec(config: t.Any) -> dict[str, t.Any]:
+    if not isinstance(config, c.Mapping):
+        return {}
+    method = str(config.get("method", "")).lower()
+    kind = next((kind for part, kind in _SPEC_KINDS if part in method), method or "draft_model")
+    return {**config, "kind": kind}
+
+
+def _model(repo: t.Any) -> dict[str, t.Any]:
+    if not isinstance(repo, str):
+        return {}
+    family = family_of(repo) or {}
+    return {
+        "repo": repo,
+        "family": family.get("family"),
+        "hybrid": family.get("hybrid"),
+        "tool_parsers": family.get("tool_parsers"),
+        "reasoning_parsers": family.get("reasoning_parsers"),
+    }
+
+
+def _graphs(flags: c.Mapping[str, t.Any], spec: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return how CUDA graphs are captured: the mode, the largest batch captured, and the largest batch to come."""
+    config = flags.get("compilation_config")
+    config = config if isinstance(config, c.Mapping) else {}
+    mode = str(config.get("cudagraph_mode") or _DEFAULT_GRAPHS).upper()
+    if flags.get("enforce_eager"):
+        mode = "NONE"
+    sizes = flags.get("cudagraph_capture_sizes") or config.get("cudagraph_capture_sizes")
+    largest = flags.get("max_cudagraph_capture_size") or config.get("max_cudagraph_capture_size")
+    if isinstance(sizes, list) and sizes:
+        largest = max(int(size) for size in sizes)
+    seqs = flags.get("max_num_seqs")
+    drafts = spec.get("num_speculative_tokens") or 0
+    needed = int(seqs) * (int(drafts) + 1) if seqs is not None else None
+    return {"mode": mode, "full": "FULL" in mode, "largest": largest, "needed": needed}
