@@ -41,7 +41,7 @@ def text_of(verdict: Verdict) -> str:
 def test_every_fault_is_called_by_its_name(server: fake.OpenAIServer, name: str) -> None:
     fault = FAULTS[name]
     fault.set_up(server)
-    verdict = look(server, model="lab/tiny", request_timeout=fault.patience)
+    verdict = look(server, model="lab/tiny", request_timeout=fault.patience, timeout=fault.timeout)
     assert verdict.stage == fault.stage, verdict.as_dict()
     assert not fault.finding or fault.finding in ids(verdict)
     assert verdict.ready is (fault.stage in {"ready", "degraded"})
@@ -114,7 +114,7 @@ def test_a_proxy_in_front_of_an_engine_that_starts_is_no_squatter(server: fake.O
 
 
 def test_plain_http_under_an_https_url(server: fake.OpenAIServer) -> None:
-    verdict = probe(Options(f"https://127.0.0.1:{server.port}"), timeout=20)
+    verdict = probe(Options(f"https://127.0.0.1:{server.port}"), timeout=60)
     assert (verdict.stage, ids(verdict)) == ("tls_failed", ["TLS_FAILED"])
 
 
@@ -198,7 +198,7 @@ def test_a_server_that_echoes_the_key_does_not_make_us_tell_it(
     set_up(server)
     lines: list[str] = []
     options = Options(server.url, api_key=KEY)
-    verdict = wait_until_ready(options, timeout=30, progress=lines.append, sleep=lambda _s: None)
+    verdict = wait_until_ready(options, timeout=180, progress=lines.append, sleep=lambda _s: None)
     assert lines
     assert KEY not in text_of(verdict) + "".join(lines)
 
