@@ -29,6 +29,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import (
     Reply,
     pick,
     printable,
+    whole_number,
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_checks import Examiner
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_findings import STAGES, finding
@@ -341,8 +342,8 @@ def _choose_model(session: Session, cards: list[dict[str, t.Any]]) -> None:
     session.evidence["model"] = printable(session.model, 120)
     # A LoRA adapter's card has no length of its own; it shares that of its base model.
     own = next(card for card in cards if card["id"] == session.model)
-    lengths = [n for n in (pick(card, "max_model_len") for card in (own, *cards)) if type(n) is int and n > 0]
-    session.max_model_len = lengths[0] if lengths else None
+    lengths = (whole_number(card, "max_model_len") for card in (own, *cards))
+    session.max_model_len = next((length for length in lengths if length and length > 0), None)
     session.evidence["max_model_len"] = session.max_model_len
 
 

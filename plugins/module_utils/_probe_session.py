@@ -297,7 +297,7 @@ class Session:
         if begun and after is not None:
             # What the counters show may be our own tokens from before the stream stopped: only new ones count.
             before = after
-            for _ in range(5):
+            for _again in range(5):
                 self._sleep(min(1.0, self.options.request_timeout / 5, self.deadline.left() / 5))
                 after = self.counters()
                 if after is None or after.worked_since(before):

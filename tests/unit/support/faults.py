@@ -87,7 +87,7 @@ def _busy(server: OpenAIServer) -> None:
 class Fault:
     """A way to fail, and what a probe that asks for the model lab/tiny has to call it.
 
-    ``patience`` is the request timeout and ``timeout`` that of the whole probe, which show a hang soon enough in a test.
+    ``patience`` is the request timeout and ``timeout`` that of the whole probe; they show a hang soon enough.
     """
 
     set_up: SetUp
