@@ -46,6 +46,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._probe_session import (
 )
 
 STRIKES = 3
+# The least telling of all answers is worth the least time.
+HEALTH_WAIT_S = 5.0
 Progress = t.Callable[[str], None]
 
 
@@ -224,7 +226,7 @@ def _find_server(session: Session) -> None:
     """Process and port: somebody is there, and speaks HTTP."""
     state = session.process_state()
     try:
-        reply = session.get("/health", part=6)  # the least telling of all answers
+        reply = session.get("/health", at_most=HEALTH_WAIT_S)
     except ApiError as error:
         if state.life == "gone":
             raise Fall("dead", finding("PROCESS_GONE", f"The process is gone: {state.detail}.")) from None

@@ -183,10 +183,10 @@ class Session:
         if self.deadline.left() <= 0:
             raise Fall("out_of_time", finding("OUT_OF_TIME", f"No time was left for {path}."))
 
-    def get(self, path: str, *, part: int = 3) -> Reply:
-        """Ask one of the cheap paths; none may take more than a part of the time that is left."""
+    def get(self, path: str, *, at_most: float = FAIR_WAIT_S) -> Reply:
+        """Ask one of the cheap paths; none may take more than its share of the time that is left."""
         self._check_time(path)
-        share = self.deadline.within(min(FAIR_WAIT_S, self.deadline.left() / part))
+        share = self.deadline.within(min(at_most, self.deadline.left() / 3))
         return self.client.get(path, share, with_key=self.with_key)
 
     def post(self, path: str, payload: dict[str, t.Any]) -> Reply:

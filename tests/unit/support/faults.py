@@ -118,7 +118,7 @@ FAULTS: dict[str, Fault] = {
     "busy": Fault(_busy, "busy", "ENGINE_BUSY", 0.3),
     "too_many_requests": Fault(post_all(status(429, "Too many")), "busy", "ENGINE_BUSY"),
     # slow but well
-    "health_hangs_only": Fault(get(HEALTH, hang), "degraded", "HEALTH_SLOW", timeout=6.0),
+    "health_hangs_only": Fault(get(HEALTH, hang), "degraded", "HEALTH_SLOW"),
     "slow_first_token": Fault(post_all(slow(0.1)), "ready"),
     # not ours, or not for us
     "auth_required": Fault(_set(api_key="sk-lab"), "auth_required", "AUTH_REQUIRED"),

@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _probe
 from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import InputError
 from ansible_collections.gb10.fleet.plugins.module_utils._probe import Options, Verdict, probe, wait_until_ready
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_findings import STAGES
@@ -38,7 +39,10 @@ def text_of(verdict: Verdict) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
-def test_every_fault_is_called_by_its_name(server: fake.OpenAIServer, name: str) -> None:
+def test_every_fault_is_called_by_its_name(
+    server: fake.OpenAIServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probe, "HEALTH_WAIT_S", 0.3)
     fault = FAULTS[name]
     fault.set_up(server)
     verdict = look(server, model="lab/tiny", request_timeout=fault.patience, timeout=fault.timeout)

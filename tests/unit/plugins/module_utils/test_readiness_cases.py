@@ -14,6 +14,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _probe
 from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as sanity
 from ansible_collections.gb10.fleet.plugins.module_utils._engine_signs import (
     Gpu,
@@ -104,9 +105,12 @@ def test_096_a_busy_engine_is_neither_dead_nor_given_up(server: fake.OpenAIServe
     assert (verdict.ready, verdict.evidence["attempts"]) == (True, 5)
 
 
-def test_096_a_health_path_that_times_out_is_only_slow(server: fake.OpenAIServer) -> None:
+def test_096_a_health_path_that_times_out_is_only_slow(
+    server: fake.OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probe, "HEALTH_WAIT_S", 0.3)
     server.script("GET", fake.HEALTH, fake.hang)
-    verdict = look(server, timeout=6.0)
+    verdict = look(server)
     assert (verdict.ready, ids(verdict)) == (True, ["HEALTH_SLOW"])
 
 
