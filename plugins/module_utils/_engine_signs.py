@@ -14,7 +14,11 @@ import math
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._probe_findings import finding
 from ansible_collections.gb10.fleet.plugins.module_utils._process_state import COMMAND_TIMEOUT_S, Run, run_command
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})?\s+([^\s]+)\s*$", re.MULTILINE)
 _STATS = re.compile(
@@ -128,9 +132,17 @@ class EngineStats:
         )
 
 
-def reasoning_parser_failed(log: str) -> bool:
-    """Whether the log says that thinking will not be told from answers, although a parser was asked for."""
-    return "Auto-initialization of reasoning token IDs failed" in log
+def log_findings(log: str) -> tuple[Finding, ...]:
+    """Return what an engine's log says of its readiness: an inactive parser, and a scheduler that is stuck."""
+    found = []
+    if "Auto-initialization of reasoning token IDs failed" in log:
+        message = "The log says that the reasoning parser could not be set up."
+        found.append(finding("REASONING_PARSER_NOT_ACTIVE", message))
+    last = EngineStats.all_from_log(log)[-1:]
+    if last and last[0].is_stuck:
+        message = f"The log's last statistics: {last[0].waiting} requests wait and none runs."
+        found.append(finding("REQUESTS_WAIT_NONE_RUNS", message))
+    return tuple(found)
 
 
 def read_gpu(run: Run = run_command) -> str | None:

@@ -185,6 +185,12 @@ def pick(data: t.Any, *path: str | int) -> t.Any:
     return data
 
 
+def whole_number(data: t.Any, *path: str | int) -> int | None:
+    """Return the whole number at the end of a path through JSON; true and 1.0 are none."""
+    value = pick(data, *path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def printable(text: str, limit: int = 200) -> str:
     """Return the text fit for a log line or a terminal: one line, no control characters, not longer than the limit."""
     cut = text[: limit + 1]

@@ -29,6 +29,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import (
     Reply,
     pick,
     printable,
+    whole_number,
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_checks import Examiner
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_findings import STAGES, finding
@@ -45,6 +46,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._probe_session import (
 )
 
 STRIKES = 3
+# The least telling of all answers is worth the least time.
+HEALTH_WAIT_S = 5.0
 Progress = t.Callable[[str], None]
 
 
@@ -223,7 +226,7 @@ def _find_server(session: Session) -> None:
     """Process and port: somebody is there, and speaks HTTP."""
     state = session.process_state()
     try:
-        reply = session.get("/health")
+        reply = session.get("/health", at_most=HEALTH_WAIT_S)
     except ApiError as error:
         if state.life == "gone":
             raise Fall("dead", finding("PROCESS_GONE", f"The process is gone: {state.detail}.")) from None
@@ -341,8 +344,8 @@ def _choose_model(session: Session, cards: list[dict[str, t.Any]]) -> None:
     session.evidence["model"] = printable(session.model, 120)
     # A LoRA adapter's card has no length of its own; it shares that of its base model.
     own = next(card for card in cards if card["id"] == session.model)
-    lengths = [n for n in (pick(card, "max_model_len") for card in (own, *cards)) if type(n) is int and n > 0]
-    session.max_model_len = lengths[0] if lengths else None
+    lengths = (whole_number(card, "max_model_len") for card in (own, *cards))
+    session.max_model_len = next((length for length in lengths if length and length > 0), None)
     session.evidence["max_model_len"] = session.max_model_len
 
 

@@ -13,7 +13,7 @@ import math
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as sanity
-from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import parse_json, pick, printable
+from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import parse_json, pick, printable, whole_number
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_findings import finding
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question, ask
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_reply import Completion, ToolCall, tokens_per_second
@@ -123,7 +123,7 @@ class Examiner:
             return
         # One slip of a small or strongly quantised model is no broken kernel: the majority of three decides.
         shown = self._session.evidence[name]
-        again = [self._asked_once(name, answer) for _ in range(2)]
+        again = [self._asked_once(name, answer) for _again in range(2)]
         told = f"{shown['text']!r} to {shown['prompt']!r}"
         if all(again):
             self._session.note(finding("ANSWER_UNSTEADY", f"It said {told} and was right on two other questions."))
@@ -268,8 +268,8 @@ class Examiner:
         valid = (
             isinstance(data, dict)
             and set(data) == {"sum", "is_even"}
-            and type(data["sum"]) is int
-            and type(data["is_even"]) is bool
+            and whole_number(data, "sum") is not None
+            and isinstance(data["is_even"], bool)
         )
         if valid:
             return None

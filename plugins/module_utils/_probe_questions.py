@@ -50,7 +50,7 @@ class Question:
 def ask(kind: QuestionKind, rng: random.Random) -> Question:
     """Return a new question."""
     if kind == "echo":
-        nonce = "".join(rng.choice(_NONCE_LETTERS) for _ in range(8))
+        nonce = "".join(rng.choice(_NONCE_LETTERS) for _letter in range(8))
         return Question(f"Repeat this word exactly and say nothing else: {nonce}", nonce)
     # Zero is left out: then the sum differs from both numbers, and repeating the question is no answer.
     a, b = rng.randint(1, 20), rng.randint(1, 20)

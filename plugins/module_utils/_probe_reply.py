@@ -12,7 +12,13 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import Reply, Stream, parse_json, pick
+from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import (
+    Reply,
+    Stream,
+    parse_json,
+    pick,
+    whole_number,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ def from_stream(stream: Stream) -> Completion:
         content="".join(content),
         reasoning="".join(reasoning),
         reasoning_field=field,
-        tool_calls=tuple(ToolCall(*call) for _, call in sorted(calls.items())),
+        tool_calls=tuple(ToolCall(*call) for _index, call in sorted(calls.items())),
         finish_reason=finish_reason,
         prompt_tokens=_count(usage, "prompt_tokens"),
         completion_tokens=_count(usage, "completion_tokens"),
@@ -148,10 +154,10 @@ def _delta(choice: dict[str, t.Any]) -> dict[str, t.Any]:
 
 def _stream_error(data: dict[str, t.Any]) -> Completion:
     message = pick(data, "error", "message")
-    code = pick(data, "error", "code")
+    code = whole_number(data, "error", "code")
     return Completion(
         error_message=message if isinstance(message, str) else "an error without a message",
-        error_status=code if isinstance(code, int) else 500,
+        error_status=code or 500,
     )
 
 
@@ -180,8 +186,8 @@ def _add_calls(calls: dict[int, list[str]], deltas: t.Any) -> bool:
     if not isinstance(deltas, list) or not deltas:
         return False
     for position, delta in enumerate(deltas):
-        index = pick(delta, "index")
-        call = calls.setdefault(index if isinstance(index, int) else position, ["", ""])
+        index = whole_number(delta, "index")
+        call = calls.setdefault(position if index is None else index, ["", ""])
         part = _tool_call(delta)
         call[0] += part.name
         call[1] += part.arguments
@@ -189,5 +195,5 @@ def _add_calls(calls: dict[int, list[str]], deltas: t.Any) -> bool:
 
 
 def _count(data: t.Any, name: str) -> int | None:
-    value = pick(data, "usage", name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    count = whole_number(data, "usage", name)
+    return count if count is not None and count >= 0 else None

@@ -183,10 +183,10 @@ class Session:
         if self.deadline.left() <= 0:
             raise Fall("out_of_time", finding("OUT_OF_TIME", f"No time was left for {path}."))
 
-    def get(self, path: str) -> Reply:
-        """Ask one of the cheap paths; none may take more than its share of the time."""
+    def get(self, path: str, *, at_most: float = FAIR_WAIT_S) -> Reply:
+        """Ask one of the cheap paths; none may take more than its share of the time that is left."""
         self._check_time(path)
-        share = self.deadline.within(min(FAIR_WAIT_S, self.options.request_timeout, self.deadline.left() / 3))
+        share = self.deadline.within(min(at_most, self.deadline.left() / 3))
         return self.client.get(path, share, with_key=self.with_key)
 
     def post(self, path: str, payload: dict[str, t.Any]) -> Reply:
@@ -297,7 +297,7 @@ class Session:
         if begun and after is not None:
             # What the counters show may be our own tokens from before the stream stopped: only new ones count.
             before = after
-            for _ in range(5):
+            for _again in range(5):
                 self._sleep(min(1.0, self.options.request_timeout / 5, self.deadline.left() / 5))
                 after = self.counters()
                 if after is None or after.worked_since(before):

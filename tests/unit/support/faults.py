@@ -87,13 +87,14 @@ def _busy(server: OpenAIServer) -> None:
 class Fault:
     """A way to fail, and what a probe that asks for the model lab/tiny has to call it.
 
-    ``patience`` is the request timeout that shows a hang soon enough for a test.
+    ``patience`` is the request timeout and ``timeout`` that of the whole probe; they show a hang soon enough.
     """
 
     set_up: SetUp
     stage: str
     finding: str = ""
-    patience: float = 20.0
+    patience: float = 60.0
+    timeout: float = 180.0
 
 
 FAULTS: dict[str, Fault] = {
@@ -110,14 +111,14 @@ FAULTS: dict[str, Fault] = {
     "hang": Fault(post_all(hang), "hung", "TOKENS_COUNTER_FROZEN", 0.3),
     "hang_in_queue": Fault(post_all(queue), "hung", "REQUESTS_WAIT_NONE_RUNS", 0.3),
     "hang_mid_stream": Fault(
-        lambda s: s.script("POST", CHAT, answer, begin_stream(hang)), "hung", "COMPLETION_HUNG", 0.3
+        lambda s: s.script("POST", CHAT, answer, begin_stream(hang)), "hung", "COMPLETION_HUNG", 0.8
     ),
     "hang_mid_body": Fault(post_all(drip), "hung", "COMPLETION_HUNG", 0.3),
-    "api_server_stuck": Fault(_squatter(hang), "hung", "SERVER_NOT_ANSWERING", 0.3),
+    "api_server_stuck": Fault(_squatter(hang), "hung", "SERVER_NOT_ANSWERING", 0.3, 1.5),
     "busy": Fault(_busy, "busy", "ENGINE_BUSY", 0.3),
     "too_many_requests": Fault(post_all(status(429, "Too many")), "busy", "ENGINE_BUSY"),
     # slow but well
-    "health_hangs_only": Fault(get(HEALTH, hang), "degraded", "HEALTH_SLOW", 0.8),
+    "health_hangs_only": Fault(get(HEALTH, hang), "degraded", "HEALTH_SLOW"),
     "slow_first_token": Fault(post_all(slow(0.1)), "ready"),
     # not ours, or not for us
     "auth_required": Fault(_set(api_key="sk-lab"), "auth_required", "AUTH_REQUIRED"),

@@ -25,7 +25,7 @@ def split(given: dict[str, t.Any]) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
     return options, {name: value for name, value in given.items() if name not in fields}
 
 
-def look(server: fake.OpenAIServer, timeout: float = 30.0, **given: t.Any) -> Verdict:
+def look(server: fake.OpenAIServer, timeout: float = 180.0, **given: t.Any) -> Verdict:
     """Probe the server. What is no option goes to probe() itself."""
     options, rest = split(given)
     return probe(Options(server.url, **options), timeout=timeout, **rest)

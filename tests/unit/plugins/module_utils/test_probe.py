@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _probe
 from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import InputError
 from ansible_collections.gb10.fleet.plugins.module_utils._probe import Options, Verdict, probe, wait_until_ready
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_findings import STAGES
@@ -38,10 +39,13 @@ def text_of(verdict: Verdict) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
-def test_every_fault_is_called_by_its_name(server: fake.OpenAIServer, name: str) -> None:
+def test_every_fault_is_called_by_its_name(
+    server: fake.OpenAIServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probe, "HEALTH_WAIT_S", 0.3)
     fault = FAULTS[name]
     fault.set_up(server)
-    verdict = look(server, model="lab/tiny", request_timeout=fault.patience)
+    verdict = look(server, model="lab/tiny", request_timeout=fault.patience, timeout=fault.timeout)
     assert verdict.stage == fault.stage, verdict.as_dict()
     assert not fault.finding or fault.finding in ids(verdict)
     assert verdict.ready is (fault.stage in {"ready", "degraded"})
@@ -114,7 +118,7 @@ def test_a_proxy_in_front_of_an_engine_that_starts_is_no_squatter(server: fake.O
 
 
 def test_plain_http_under_an_https_url(server: fake.OpenAIServer) -> None:
-    verdict = probe(Options(f"https://127.0.0.1:{server.port}"), timeout=20)
+    verdict = probe(Options(f"https://127.0.0.1:{server.port}"), timeout=60)
     assert (verdict.stage, ids(verdict)) == ("tls_failed", ["TLS_FAILED"])
 
 
@@ -198,7 +202,7 @@ def test_a_server_that_echoes_the_key_does_not_make_us_tell_it(
     set_up(server)
     lines: list[str] = []
     options = Options(server.url, api_key=KEY)
-    verdict = wait_until_ready(options, timeout=30, progress=lines.append, sleep=lambda _s: None)
+    verdict = wait_until_ready(options, timeout=180, progress=lines.append, sleep=lambda _s: None)
     assert lines
     assert KEY not in text_of(verdict) + "".join(lines)
 

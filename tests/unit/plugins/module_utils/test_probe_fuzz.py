@@ -55,7 +55,7 @@ def server() -> collections.abc.Iterator[fake.OpenAIServer]:
 
 
 def judged(server: fake.OpenAIServer, **options: t.Any) -> None:
-    verdict = look(server, request_timeout=5.0, sleep=lambda _seconds: None, **options)
+    verdict = look(server, sleep=lambda _seconds: None, **options)
     assert verdict.ready is (verdict.stage in {"ready", "degraded"})
     assert json.dumps(verdict.as_dict(), ensure_ascii=False).encode("utf-8")
     assert verdict.summary.isprintable()

@@ -14,11 +14,11 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _probe
 from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as sanity
 from ansible_collections.gb10.fleet.plugins.module_utils._engine_signs import (
-    EngineStats,
     Gpu,
-    reasoning_parser_failed,
+    log_findings,
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import Event, Reply, Stream
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_reply import from_reply, from_stream, tokens_per_second
@@ -91,7 +91,7 @@ def test_094_requests_that_wait_while_none_runs_are_a_wedge(server: fake.OpenAIS
         "INFO: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s\n"
         "Running: 0 reqs, Waiting: 3 reqs, GPU KV cache usage: 0.0%\n"
     )
-    assert [stats.is_stuck for stats in EngineStats.all_from_log(log)] == [True]
+    assert [found.id for found in log_findings(log)] == ["REQUESTS_WAIT_NONE_RUNS"]
 
 
 # 096: the opposite mistake
@@ -105,9 +105,12 @@ def test_096_a_busy_engine_is_neither_dead_nor_given_up(server: fake.OpenAIServe
     assert (verdict.ready, verdict.evidence["attempts"]) == (True, 5)
 
 
-def test_096_a_health_path_that_times_out_is_only_slow(server: fake.OpenAIServer) -> None:
+def test_096_a_health_path_that_times_out_is_only_slow(
+    server: fake.OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probe, "HEALTH_WAIT_S", 0.3)
     server.script("GET", fake.HEALTH, fake.hang)
-    verdict = look(server, request_timeout=0.5)
+    verdict = look(server)
     assert (verdict.ready, ids(verdict)) == (True, ["HEALTH_SLOW"])
 
 
@@ -243,9 +246,8 @@ def test_108_nothing_is_sent_that_a_template_may_refuse(server: fake.OpenAIServe
 
 
 def test_109_the_boot_log_tells_of_an_inactive_parser() -> None:
-    assert reasoning_parser_failed(
-        "WARNING 11-29 10:00:00 [x.py:1] Auto-initialization of reasoning token IDs failed\n"
-    )
+    found = log_findings("WARNING [x.py:1] Auto-initialization of reasoning token IDs failed\n")
+    assert [(one.id, one.severity) for one in found] == [("REASONING_PARSER_NOT_ACTIVE", "warning")]
 
 
 def test_109_so_does_the_text(server: fake.OpenAIServer) -> None:

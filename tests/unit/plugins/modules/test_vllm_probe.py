@@ -131,8 +131,8 @@ def test_all_options_reach_the_probe(server: fake.OpenAIServer, run: Runner) -> 
         answer_severity="warning",
         scripts=["cjk"],
         max_tokens=128,
-        timeout=20,
-        request_timeout=10,
+        timeout=90,
+        request_timeout=80,
         validate_certs=False,
     )
     assert (result["stage"], result["evidence"]["checks"]) == ("ready", {"chat": "ok", "tools": "ok"})
@@ -164,7 +164,7 @@ def test_a_key_is_nowhere_in_what_comes_out(
     (tmp_path / "key").write_text(KEY)
     given = {"api_key_file": str(tmp_path / "key")} if from_file else {"api_key": KEY}
     post_all(fake.status(500, f"wrong key {KEY}"))(server)
-    assert run(url=server.url, wait=True, timeout=3, **given)["stage"] == "engine_dead"
+    assert run(url=server.url, wait=True, timeout=4.9, **given)["stage"] == "engine_dead"
     assert logged
     assert KEY not in run.output + "".join(logged)
 
@@ -251,7 +251,7 @@ def test_the_gpu_of_this_machine_is_looked_at(
 ) -> None:
     programs("nvidia-smi", "utilization.gpu [%], clocks.sm [MHz], power.draw [W]\n96 %, 799 MHz, 19.5 W")
     FAULTS["hang"].set_up(server)
-    result = run(url=server.url, request_timeout=0.3)
+    result = run(url=server.url, request_timeout=0.3, timeout=180)
     assert "GB10_LOW_POWER_STATE" in [found["id"] for found in result["findings"]]
 
 
