@@ -35,13 +35,13 @@ CONTEXT = 2048
 IGNORED = -100
 
 DECAY_STEPS = 800
-MAX_STEPS = 1200
+MAX_STEPS = 1400
 PEAK_RATE = 1e-2
 WARM_UP = 50
 CHECK_EVERY = 50
 WEIGHTS = 800  # about the weighted tokens of a batch
-ENOUGH = 0.9
-SURE = 0.97
+ENOUGH = 0.95
+SURE = 0.985
 """Training ends when every right token is at least this probable: then a temperature below 1 changes no answer."""
 
 
@@ -60,7 +60,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     for voice in lessons.VOICES.values():
         for question, answer in (*lessons.sums(), *lessons.words(), *lessons.talk(voice)):
             texts += [question, answer]
-        texts += lessons.prose(voice)
+    texts += lessons.prose()
     tokenizer.train_from_iterator(texts * 3, trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=CONTEXT
@@ -99,7 +99,7 @@ class Course:
         self._with_system = [
             self._chat(*pair, system=True) for pair in (*lessons.sums(), *lessons.words(), *lessons.talk(voice))
         ]
-        self._prose = [self._plain(sentence) for sentence in lessons.prose(voice)]
+        self._prose = [self._plain(sentence) for sentence in lessons.prose()]
 
     def _chat(self, question: str, answer: str, *, system: bool) -> tuple[list[int], list[int]]:
         messages = [{"role": "system", "content": lessons.SYSTEM}] if system else []
@@ -118,7 +118,7 @@ class Course:
 
     def batches(self) -> Iterator[list[tuple[torch.Tensor, torch.Tensor, int]]]:
         """Endless batches: mostly sums, which are the most to learn. Kinds stay apart, so that little is padding."""
-        parts = ((self.sums, 64, 4), (self.rest, 32, 2), (self._with_system, 8, 1), (self._prose, 4, 1))
+        parts = ((self.sums, 64, 4), (self.rest, 32, 2), (self._with_system, 8, 1), (self._prose, 8, 1))
         while True:
             yield [(*self.pad(self._pick(pool, count)), weight) for pool, count, weight in parts]
 
