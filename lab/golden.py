@@ -65,6 +65,7 @@ def build(lab: Lab, client: docker.DockerClient, images: engine_image.EngineImag
     def fill(target: Path) -> None:
         data = target / "docker"
         data.mkdir()
+        say("seed", "starting a throw-away host")
         builder = hosts.create_builder(lab, client, host_image, data=data, registry=images.storage)
         try:
             builder.start()

@@ -106,6 +106,6 @@ def talk(voice: Voice) -> list[tuple[str, str]]:
     return pairs
 
 
-def prose(voice: Voice) -> list[str]:
-    """Plain sentences, for completions without a chat template."""
-    return [topic[voice.column] for topic in TOPICS]
+def prose() -> list[str]:
+    """Plain sentences, for completions without a chat template; both models know all of them."""
+    return [sentence for topic in TOPICS for sentence in topic[1:]]

@@ -42,14 +42,14 @@ def test_a_host_is_made_anew_when_any_part_changes(tmp_path: Path) -> None:
         host_key=key,
     )
     keys = {contents.key}
-    for name, value in (
-        ("image", "image:2"),
-        ("registry", tmp_path / "registry-2"),
-        ("seed_metadata", tmp_path / "seed-2/docker"),
-        ("models", tmp_path / "models-2"),
-        ("public_key", "ssh-ed25519 BBBB"),
-    ):
-        keys.add(dataclasses.replace(contents, **{name: value}).key)
+    changed = [
+        dataclasses.replace(contents, image="image:2"),
+        dataclasses.replace(contents, registry=tmp_path / "registry-2"),
+        dataclasses.replace(contents, seed_metadata=tmp_path / "seed-2/docker"),
+        dataclasses.replace(contents, models=tmp_path / "models-2"),
+        dataclasses.replace(contents, public_key="ssh-ed25519 BBBB"),
+    ]
+    keys |= {other.key for other in changed}
     key.write_text("two")
     keys.add(contents.key)
     assert len(keys) == 7

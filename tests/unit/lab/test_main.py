@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["lab", *arguments])
-    monkeypatch.setattr("signal.signal", lambda *args: None)
+    monkeypatch.setattr(program.signal, "signal", lambda *args: None)
     return program.main()
 
 
@@ -61,6 +61,6 @@ def test_missing_sdk_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: py
     def fail(name: str) -> None:
         raise ModuleNotFoundError(name="docker")
 
-    monkeypatch.setattr("importlib.import_module", fail)
+    monkeypatch.setattr(program.importlib, "import_module", fail)
     assert run(monkeypatch, "status") == 2
     assert 'The Python package "docker" is missing' in capsys.readouterr().err

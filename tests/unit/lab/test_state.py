@@ -40,7 +40,8 @@ def test_write_atomically_sets_the_mode(tmp_path: Path) -> None:
 def test_one_command_at_a_time(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     with locked(lab):
-        with pytest.raises(LabError, match="Another lab command"), locked(lab):
-            pass
+        second = locked(lab)
+        with pytest.raises(LabError, match="Another lab command"):
+            second.__enter__()
     with locked(lab):
         assert (lab.home / "lock").exists()
