@@ -55,11 +55,11 @@ class FakeBox:
             if not self.spec:
                 return 1, "", "Error response from daemon: No such container: vllm-writer"
             labels = {_instance.SPEC_LABEL: self.spec}
-            state = {"Running": True, "Pid": 1, "ExitCode": 0}
+            running = {"Running": True, "Pid": 1, "ExitCode": 0}
             found = {
                 "Id": "c" * 64,
                 "Name": "/vllm-writer",
-                "State": state,
+                "State": running,
                 "Config": {"Image": "x@y", "Labels": labels},
             }
             return 0, json.dumps([found]), ""

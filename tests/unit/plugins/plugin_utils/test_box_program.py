@@ -21,7 +21,7 @@ def test_the_same_sources_give_the_same_bytes() -> None:
 def test_only_what_is_needed_is_packed_and_nothing_of_ansible(tmp_path: pathlib.Path) -> None:
     names = set(_box_program.needed())
     assert {"_box", "_gate", "_instance", "_probe", "_pull"} <= names
-    assert "_boot_log" not in names
+    assert "_cubin" not in names
     packed = tmp_path / "fleet.pyz"
     packed.write_bytes(_box_program.program())
     with zipfile.ZipFile(packed) as archive:

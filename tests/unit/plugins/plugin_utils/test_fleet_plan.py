@@ -126,7 +126,10 @@ def test_reserve_is_the_boxes_own(folder: CheckpointFolder) -> None:
 
 
 def test_inventory_comes_before_the_kept_file(tmp_path: pathlib.Path) -> None:
-    kept = {"memory": {"total_bytes": 1, "available_bytes": 1}, "checkpoints": {"writer": {}}}
+    kept: dict[str, dict[str, t.Any]] = {
+        "memory": {"total_bytes": 1, "available_bytes": 1},
+        "checkpoints": {"writer": {}},
+    }
     (tmp_path / "spark-1.json").write_text(json.dumps(kept), encoding="utf-8")
     assert Known.of("spark-1", {}, tmp_path) == Known(kept["memory"], {"writer": {}})
     assert Known.of("spark-1", {"box_memory": MEMORY}, tmp_path) == Known(MEMORY, {"writer": {}})
