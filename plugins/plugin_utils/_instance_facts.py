@@ -52,7 +52,45 @@ def instance_facts(instance: c.Mapping[str, t.Any], more: c.Mapping[str, t.Any] 
     if instance.get("serving_group") or instance.get("tensor_parallel_size"):
         facts["nodes"] = int(instance.get("nodes") or instance.get("tensor_parallel_size") or 1)
     facts["kind"] = instance.get("kind", facts["kind"])
-    return facts | dict(more or {})
+    return with_observed(facts, more or {})
+
+
+def with_observed(facts: c.Mapping[str, t.Any], observed: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return facts with what was observed laid over them, and what follows from both.
+
+    ``observed`` may hold driver, kernel, nodes, reported_vllm, gateway (wants, served), daily_restart, and checkpoint,
+    the result of checkpoint_info.
+    """
+    known = dict(facts) | {key: value for key, value in observed.items() if value is not None}
+    known |= _checkpoint(known.pop("checkpoint", None) or {})
+    reported = known.get("reported_vllm")
+    if reported:
+        known["version_matches"] = _same_version(str(reported), str(known["vllm"]))
+    gateway = known.get("gateway")
+    if isinstance(gateway, c.Mapping) and "wants" in gateway and "served" in gateway:
+        known["gateway"] = {**gateway, "is_served": gateway["wants"] in gateway["served"]}
+    return known
+
+
+def _checkpoint(found: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    parts = found.get("parts") or {}
+    details = (found.get("part_details") or {}).get("experts") or {}
+    spellings = [str(one.get("spelling", "")).lower() for one in details.get("schemes", [])]
+    facts = {
+        "scheme": found.get("scheme"),
+        "draft_scheme": parts.get("draft"),
+        "lm_head_scheme": parts.get("lm_head"),
+        "expert_schemes": sorted({word.split(" ")[0].rstrip(",") for word in spellings if word}) or None,
+        "kv_scales": (found.get("kv_cache") or {}).get("calibrated"),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _same_version(one: str, other: str) -> bool:
+    try:
+        return catalogues.version_key(one) == catalogues.version_key(other)
+    except catalogues.UnknownVersionError:
+        return one == other
 
 
 def _readable_words(instance: c.Mapping[str, t.Any]) -> list[str]:
@@ -80,6 +118,7 @@ def command_facts(version: str, words: c.Sequence[str], env: c.Mapping[str, str]
     facts["spec"] = _spec(flags.get("speculative_config"))
     facts["model"] = _model(parsed.model or flags.get("model"))
     facts["graphs"] = _graphs(flags, facts["spec"])
+    facts["parsers"] = _parsers(flags, facts["model"])
     is_pooling = flags.get("runner") == "pooling" or facts["model"].get("family") == "qwen3-embedding"
     facts["kind"] = "embedding" if is_pooling else "chat"
     return facts
@@ -104,6 +143,16 @@ def _model(repo: t.Any) -> dict[str, t.Any]:
         "tool_parsers": family.get("tool_parsers"),
         "reasoning_parsers": family.get("reasoning_parsers"),
     }
+
+
+def _parsers(flags: c.Mapping[str, t.Any], model: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return whether the parsers are of the model's family; None where either is not known."""
+    found: dict[str, t.Any] = {}
+    for kind, flag in (("tool", "tool_call_parser"), ("reasoning", "reasoning_parser")):
+        suited, given = model.get(f"{kind}_parsers"), flags.get(flag)
+        found[f"{kind}_fits"] = None if not given or suited is None else given in suited
+        found[f"{kind}_suggested"] = suited[0] if suited else "none"
+    return found
 
 
 def _graphs(flags: c.Mapping[str, t.Any], spec: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
