@@ -250,6 +250,12 @@ CAUSES: t.Final[tuple[Cause, ...]] = (
         "Pieces of a matrix that vLLM fuses are quantised differently in the checkpoint.",
         "Take another checkpoint; checkpoint_info shows the modules.",
     ),
+    _cause(
+        "BOOT_MODULE_MISSING",
+        r"No module named '(?P<module>[\w.]+)'",
+        "The image lacks a Python package that this setting needs.",
+        "Take an image that has it, or take away what needs it (numba: n-gram speculation).",
+    ),
     # Files, ports and peers
     _cause(
         "BOOT_WEIGHTS_DAMAGED",

@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
 Kind = t.Literal["exception", "known", "logged"]
 
 _EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout)|cudaError\w+)(?::\s.*|:?$)"
+    r"^(?:[A-Za-z_]\w*\.)*(?:(?:[A-Z]\w*)?(?:Error|Exception|Exit|Interrupt|Timeout)|cudaError\w+)(?::\s.*|:?$)"
 )
 _TRACEBACK = "Traceback (most recent call last)"
 # What announces an error, or repeats one from somewhere else.

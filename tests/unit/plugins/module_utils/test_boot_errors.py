@@ -37,6 +37,19 @@ def test_the_cause_is_told_from_what_follows_and_from_what_was_survived() -> Non
     }
 
 
+def test_one_error_that_comes_back_three_times() -> None:
+    parsed = parse_boot_logs([Log("spark-1", boot_logs.WORKER_FAILED)])
+
+    assert [(error.process, error.echo) for error in parsed.errors] == [
+        ("Worker", False),
+        ("EngineCore", True),
+        ("", True),
+        ("", True),
+    ]
+    assert parsed.first is parsed.errors[0]
+    assert parsed.first.as_dict()["numbers"] == {"module": "numba"}
+
+
 @pytest.mark.parametrize("quiet_first", [True, False])
 def test_the_loudest_rank_is_not_the_one_that_failed(quiet_first: bool) -> None:
     logs = [boot_logs.RANK_0_QUIET, boot_logs.RANK_1_LOUD]
