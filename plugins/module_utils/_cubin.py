@@ -216,6 +216,8 @@ class _Reader:
     def is_text(self, lo: int, hi: int) -> bool:
         """Return whether the file is text, such as a linker script that is named libX.so."""
         head = self.buf[lo : min(hi, lo + 512)]
+        if b"!<arch>\n".startswith(head):  # an archive that is cut off within its first bytes
+            return False
         return bool(head) and all(9 <= byte <= 13 or 32 <= byte < 127 for byte in head)
 
     def is_ptx(self, lo: int, hi: int) -> bool:

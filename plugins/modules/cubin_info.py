@@ -179,6 +179,10 @@ tools:
   description: The CUDA compilers in the image with C(path) and C(version).
   returned: when an image or a container is checked
   type: dict
+flashinfer_version_check:
+  description: Whether FlashInfer compares its version with that of flashinfer-cubin, which an environment variable stops.
+  returned: when an image or a container is checked
+  type: bool
 image:
   description: What the engine or the archive says of the image; C(id), C(digests), C(tags), C(architecture).
   returned: when an image, a container or an archive is checked

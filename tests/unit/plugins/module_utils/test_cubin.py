@@ -137,6 +137,7 @@ def test_every_entry_is_what_cuobjdump_lists(name: str) -> None:
         (build.archive(a=build.shared_object(TWO))[:-20], "x.a", ["sm_120f", "compute_80"], "CUBIN_TRUNCATED"),
         (build.archive(a=CUBIN) + b"tail of a header", "x.a", ["sm_120"], "CUBIN_TRUNCATED"),
         (build.archive(a=CUBIN).replace(b"`\n", b"??", 1), "x.a", [], "CUBIN_MALFORMED"),
+        (b"!<a", "x.a", [], "CUBIN_TRUNCATED"),
         (b"!<thin>\nx", "x.a", [], "CUBIN_LINK_OUTSIDE"),
         (PTX[:-3], "x.ptx", ["compute_80"], "CUBIN_TRUNCATED"),
         (b".version 9.0\n", "x.ptx", [], "CUBIN_MALFORMED"),
