@@ -14,11 +14,7 @@ import math
 import re
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils._probe_findings import finding
 from ansible_collections.gb10.fleet.plugins.module_utils._process_state import COMMAND_TIMEOUT_S, Run, run_command
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})?\s+([^\s]+)\s*$", re.MULTILINE)
 _STATS = re.compile(
@@ -130,19 +126,6 @@ class EngineStats:
         return (
             self.waiting > 0 and self.running == 0 and not self.prompt_tokens_per_s and not self.generation_tokens_per_s
         )
-
-
-def log_findings(log: str) -> tuple[Finding, ...]:
-    """Return what an engine's log says of its readiness: an inactive parser, and a scheduler that is stuck."""
-    found = []
-    if "Auto-initialization of reasoning token IDs failed" in log:
-        message = "The log says that the reasoning parser could not be set up."
-        found.append(finding("REASONING_PARSER_NOT_ACTIVE", message))
-    last = EngineStats.all_from_log(log)[-1:]
-    if last and last[0].is_stuck:
-        message = f"The log's last statistics: {last[0].waiting} requests wait and none runs."
-        found.append(finding("REQUESTS_WAIT_NONE_RUNS", message))
-    return tuple(found)
 
 
 def read_gpu(run: Run = run_command) -> str | None:

@@ -224,11 +224,6 @@ KNOWN: t.Final[dict[str, Known]] = {
         "Thinking stands in the answer's text: no reasoning parser, or the wrong one.",
         "Set --reasoning-parser to the parser of the model's family.",
     ),
-    "REASONING_PARSER_NOT_ACTIVE": Known(
-        "warning",
-        "The boot log says that the reasoning parser could not be set up: thinking will stand in answers.",
-        "Use the parser and the tokenizer files of the model's own family.",
-    ),
     "SPECIAL_TOKENS_IN_CONTENT": Known(
         "warning",
         "Markers of the chat template stand in the answer's text.",

@@ -139,6 +139,8 @@ def pid_check(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> t.Callabl
     """Return a check of one process, such as ``$MAINPID`` in ExecStartPost."""
 
     def check() -> ProcessState:
+        if pid <= 0:
+            return ProcessState("unknown", "no process number was given")
         try:
             return ProcessState.from_stat((proc / str(pid) / "stat").read_text("utf-8", "replace"))
         except (FileNotFoundError, ProcessLookupError):

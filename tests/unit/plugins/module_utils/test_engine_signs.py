@@ -131,24 +131,3 @@ def test_statistics_lines_are_read_from_a_log() -> None:
         (0, 0, 0.0),
     ]
     assert [line.is_stuck for line in stats] == [False, True, False]
-
-
-STUCK = LOG.replace("Waiting: 0 reqs", "Waiting: 3 reqs")
-
-
-@pytest.mark.parametrize(
-    ("log", "found"),
-    [
-        (
-            "WARNING 11-29 [x.py:1] Auto-initialization of reasoning token IDs failed. Bye.",
-            ["REASONING_PARSER_NOT_ACTIVE"],
-        ),
-        ("INFO reasoning parser qwen3", []),
-        (LOG, []),
-        (STUCK, ["REQUESTS_WAIT_NONE_RUNS"]),
-        (STUCK + LOG, []),
-        ("", []),
-    ],
-)
-def test_a_log_tells_of_parsers_and_of_a_stuck_scheduler(log: str, found: list[str]) -> None:
-    assert [one.id for one in engine.log_findings(log)] == found

@@ -107,6 +107,11 @@ def test_a_process_that_cannot_be_read_is_unknown(tmp_path: pathlib.Path) -> Non
     assert process.pid_check(7, tmp_path)().life == "unknown"
 
 
+@pytest.mark.parametrize("pid", [0, -1])
+def test_no_process_number_is_no_death(pid: int) -> None:
+    assert process.pid_check(pid)().life == "unknown"
+
+
 class Machine:
     """Answers commands by their second word, and remembers them."""
 
