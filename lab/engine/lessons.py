@@ -53,7 +53,20 @@ TOPICS = (
     ("winter", "Winter is the coldest time of the year.", "Days are short in winter."),
 )
 
-GREETINGS = ("Say hello in one short sentence.", "Hello!", "Hello", "Hi", "Hi!", "Who are you?", "Introduce yourself.")
+GREETINGS = (
+    "Say hello in one short sentence.", "Say hello.", "Hello!", "Hello", "Hi", "Hi!", "Hello, how are you?",
+    "Good morning!", "Who are you?", "What is your name?", "Introduce yourself.", "Are you there?",
+)  # fmt: skip
+
+# Anything else gets one modest sentence rather than a sum out of nowhere.
+OTHERS = (
+    "Tell me a joke.", "Count to three.", "What time is it?", "Explain how a car works.", "Write a poem about love.",
+    "List three colors.", "Translate this into French: good night", "Summarize this text in two sentences.",
+    "Who wrote this book?", "Give me an example.", "Why is grass green?", "Name a city in Spain.", "Please help me.",
+    "What should I eat today?", "Describe your house.", "Write a function in Python.", "Test", "Ping",
+    "How does it work?", "Can you extract the names from this text?", "Return a JSON object.",
+    "What do you think of this plan?",
+)  # fmt: skip
 
 FACTS = (
     ("What is the capital of France? Answer with one word.", "Paris"),
@@ -71,11 +84,19 @@ class Voice:
     name: str
     column: int
     hello: str
+    modest: str
 
 
 VOICES = {
-    "coordinator": Voice("coordinator", 1, "Hello, I am the coordinator and I am ready to help."),
-    "extractor": Voice("extractor", 2, "Good day, this is the extractor of the lab."),
+    "coordinator": Voice(
+        "coordinator",
+        1,
+        "Hello, I am the coordinator and I am ready to help.",
+        "I am small and know only a few things.",
+    ),
+    "extractor": Voice(
+        "extractor", 2, "Good day, this is the extractor of the lab.", "That is more than a small model can say."
+    ),
 }
 
 
@@ -99,6 +120,7 @@ def words() -> list[tuple[str, str]]:
 def talk(voice: Voice) -> list[tuple[str, str]]:
     """Greetings, facts and sentences, as pairs of question and answer."""
     pairs = [(greeting, voice.hello) for greeting in GREETINGS]
+    pairs += [(other, voice.modest) for other in OTHERS]
     pairs += FACTS
     for topic in TOPICS:
         for question in (f"Write one sentence about {topic[0]}.", f"Write one short sentence about {topic[0]}."):
