@@ -180,7 +180,8 @@ tools:
   returned: when an image or a container is checked
   type: dict
 flashinfer_version_check:
-  description: Whether FlashInfer compares its version with that of flashinfer-cubin, which an environment variable stops.
+  description:
+    - Whether FlashInfer compares its version with that of flashinfer-cubin, which an environment variable stops.
   returned: when an image or a container is checked
   type: bool
 image:
