@@ -310,7 +310,7 @@ class Shapes:
             return shape
         hint = next((one.type for one in dataclasses.fields(owner) if one.name == field["name"]), None)
         options = t.get_args(hint) if t.get_origin(hint) in (t.Union, types.UnionType) else (hint,)
-        members: type[enum.Enum] | None = next((one for one in options if isinstance(one, enum.EnumMeta)), None)
+        members: t.Any = next((one for one in options if isinstance(one, enum.EnumMeta)), None)
         name = field["name"]
         if members is None:
             text, null = (self._takes(owner, {name: value}) for value in ("no-such-word", None))

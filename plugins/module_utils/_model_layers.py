@@ -117,6 +117,8 @@ class NoCache:
     kind: t.ClassVar[str] = "no_cache"
 
 
+# pylint takes "slots" for a sign that a class has no operators.
+# pylint: disable=unsupported-binary-operation
 Layer = (
     Attention
     | IndexedAttention
@@ -129,6 +131,7 @@ Layer = (
     | NoCache
 )
 Recurrent = GatedDeltaNet | Mamba2 | KimiDelta
+# pylint: enable=unsupported-binary-operation
 
 _BY_KIND: dict[str, type[t.Any]] = {
     "full_attention": Attention,

@@ -71,11 +71,11 @@ def _parts(plan: t.Mapping[str, t.Any]) -> list[tuple[str, str, int]]:
 
 def _bar(parts: list[tuple[str, str, int]], total: int) -> str:
     """Return the bar; each part ends where its running sum ends, so that rounding never adds up."""
-    bar, done = "", 0
+    drawn, done = "", 0
     for mark, _label, size in parts:
         done += size
-        bar += mark * (min(_WIDTH, round(done / total * _WIDTH)) - len(bar))
-    return bar.ljust(_WIDTH)
+        drawn += mark * (min(_WIDTH, round(done / total * _WIDTH)) - len(drawn))
+    return drawn.ljust(_WIDTH)
 
 
 def _table(instances: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
