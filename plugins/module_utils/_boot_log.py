@@ -24,11 +24,15 @@ from ansible_collections.gb10.fleet.plugins.module_utils._log_lines import LogLi
 
 State = t.Literal["ready", "loading", "failed", "unknown"]
 
+_GIB: t.Final = 1 << 30
+# Two decimals are printed.
+_GIB_ROUNDING: t.Final = 0.006
 _N = r"(-?[\d,]+(?:\.\d+)?)"
 # The start of a boot; a log of a container that was restarted holds several, and only the last one counts.
 _STARTS = re.compile(r"vLLM (?:API )?server version |Launching vLLM \(v|[▀▄█] +version \d")
 _BEGUN = re.compile(r"Initializing a V\d LLM engine|Application startup complete|Traceback \(most recent call last\)")
 _READY = re.compile(r"Application startup complete\.")
+_STOPS = re.compile(r"\[shutdown\] API server: shutdown triggered|^Shutting down$")
 
 _VERSIONS = (
     re.compile(r"vLLM (?:API )?server version ([^\s,]+)"),
@@ -171,12 +175,19 @@ class BootLog:
             "max_model_len": _whole(self.smallest("concurrency_length")),
             "available_gib": self.smallest("available_gib"),
             "pinned_gib": self.smallest("pinned_gib"),
-            "bytes": _whole(self.smallest("pinned_bytes")),
+            "bytes": self._pinned_bytes(),
             "in_use_gib": self.smallest("kv_in_use_gib"),
             "block_size": _whole(self.largest("block_size")),
             "padding_percent": self.largest("page_padding_percent"),
             "layer_padding_percent": self.largest("layer_padding_percent"),
         }
+
+    def _pinned_bytes(self) -> int | None:
+        """Return the bytes of the command line, unless the worker took others (VLLM_CPU_KVCACHE_SPACE)."""
+        asked, taken = _whole(self.smallest("pinned_bytes")), self.smallest("pinned_gib")
+        if asked is not None and taken is not None and abs(asked / _GIB - taken) > _GIB_ROUNDING:
+            return None
+        return asked
 
     @property
     def graphs(self) -> dict[str, t.Any]:
@@ -258,9 +269,16 @@ def last_boot(lines: list[LogLine]) -> list[LogLine]:
 
 
 def _lasting(name: str, lines: t.Sequence[LogLine]) -> list[BootError]:
-    """Return the errors that a boot did not survive: those after it was ready, or all where it never was."""
+    """Return the errors that a boot did not survive: those after it was ready, or all where it never was.
+
+    A server that is told to stop complains that its engine is gone; that is no error.
+    """
     ready = max((index for index, line in enumerate(lines) if _READY.search(line.message)), default=-1)
-    return [error for error in errors_of(name, lines) if error.order > ready]
+    stops = (index for index, line in enumerate(lines) if index > ready >= 0 and _STOPS.search(line.message))
+    stop = next(stops, len(lines))
+    return [
+        error for error in errors_of(name, lines) if error.order > ready and not (error.echo and error.order > stop)
+    ]
 
 
 def _order_unknown(first: BootError) -> Finding:

@@ -12,6 +12,7 @@ Note that this module util is private to the collection and can change without n
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import threading
@@ -34,25 +35,29 @@ class BootSourceError(ValueError):
 
 def run_limited(argv: list[str], limit: int) -> tuple[int, bytes]:
     """Run a command and return its exit status and the first ``limit`` bytes that it prints."""
+    source, sink = os.pipe()
+    printed = bytearray()
+
+    def collect() -> None:
+        # Closing the pipe at the limit ends the command: the front is all that is wanted.
+        with os.fdopen(source, "rb") as stream:
+            printed.extend(stream.read(limit))
+
+    reader = threading.Thread(target=collect)
+    reader.start()
     try:
-        # run_command would hold all of a log that may have no end.
-        process = subprocess.Popen(  # pylint: disable=ansible-bad-function
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        with os.fdopen(sink, "wb") as end:
+            status = subprocess.run(  # pylint: disable=ansible-bad-function  # run_command keeps all output in memory
+                argv, stdin=subprocess.DEVNULL, stdout=end, stderr=subprocess.STDOUT, timeout=_TIMEOUT_S, check=False
+            ).returncode
     except OSError as exc:
         message = f"{argv[0]} cannot be run ({exc.strerror}); install it, or give the log as text."
         raise BootSourceError(message) from None
-    timer = threading.Timer(_TIMEOUT_S, process.kill)
-    timer.start()
-    with process:
-        printed = process.stdout.read(limit) if process.stdout else b""
-        full = len(printed) == limit
-        if full:
-            # The front is all that is wanted; what is cut off is no failure of the command.
-            process.kill()
-        status = process.wait()
-    timer.cancel()
-    return (0 if full else status), printed
+    except subprocess.TimeoutExpired:
+        raise BootSourceError(f"{argv[0]} did not answer within {_TIMEOUT_S:.0f} s.") from None
+    finally:
+        reader.join()
+    return (0 if len(printed) == limit else status), bytes(printed)
 
 
 def read_unit(unit: str, run: Run = run_limited) -> str:

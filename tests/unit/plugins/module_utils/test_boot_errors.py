@@ -125,6 +125,23 @@ def test_an_error_that_the_boot_survives_is_none() -> None:
     assert (parsed.first, parsed.state) == (None, "ready")
 
 
+STOPPED = """\
+INFO:     Application startup complete.
+(APIServer pid=28975) INFO 11-29 18:19:05 [launcher.py:254] [shutdown] API server: shutdown triggered
+(APIServer pid=28975) ERROR 11-29 18:19:05 [async_llm.py:906] AsyncLLM output_handler failed.
+(APIServer pid=28975) ERROR 11-29 18:19:05 [async_llm.py:906] Traceback (most recent call last):
+(APIServer pid=28975) ERROR 11-29 18:19:05 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore
+INFO:     Shutting down
+"""
+
+
+def test_a_server_that_is_told_to_stop_has_not_failed() -> None:
+    assert parse_boot_logs([Log("a", STOPPED)]).state == "ready"
+    assert parse_boot_logs([Log("a", STOPPED.replace("[shutdown]", "[x]"))]).state == "failed"
+    killed = "ERROR 11-29 18:19:01 [x.py:1] Worker proc Worker_TP0 died unexpectedly (exit code: -9), shutting down\n"
+    assert first(STOPPED.replace("(APIServer", killed + "(APIServer", 1))["id"] == "BOOT_WORKER_KILLED"
+
+
 @pytest.mark.parametrize("secret", ["hf_abcdefghijklmnop", "sk-abcdefghijkl"])
 def test_secrets_in_a_message_are_blotted_out(secret: str) -> None:
     error = first(f"RuntimeError: request with token {secret} was refused")

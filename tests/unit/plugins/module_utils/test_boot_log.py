@@ -314,6 +314,15 @@ def test_secrets_of_the_command_line_do_not_leave_the_log() -> None:
     assert "sk-abcdefgh12345678" not in str(parse(boot_logs.V0_28_0_PINNED))
 
 
+def test_bytes_that_the_worker_did_not_take_are_not_reported() -> None:
+    """On a CPU, VLLM_CPU_KVCACHE_SPACE goes before --kv-cache-memory-bytes (vLLM 0.32.0, run on 2026-11-29)."""
+    result = parse(
+        "non-default args: {'kv_cache_memory_bytes': 67108864}\nExplicitly set (1.0/23.54) GiB for KV cache on node 0."
+    )
+
+    assert (result["kv_cache"]["bytes"], result["kv_cache"]["pinned_gib"]) == (None, 1.0)
+
+
 def test_random_damage_never_does_more_than_change_the_answer() -> None:
     generator = random.Random(20261129)
     logs = [text for text, _pool in POOLS.values()] + [boot_logs.NO_MEMORY, boot_logs.RANK_1_LOUD]
