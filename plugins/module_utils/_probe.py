@@ -72,7 +72,7 @@ class Verdict:
         if self.ready:
             shown = [self.evidence[check] for check in ("stream", "chat", "completions") if check in self.evidence]
             seen: dict[str, t.Any] = shown[0] if shown else {}
-            said = f"it answered {seen['text']!r} to {seen['prompt']!r}" if seen else "it answers"
+            said = f"it answered {seen['text']!r} to {seen['prompt']!r}" if seen else "it turns texts into vectors"
             first = "" if self.ttft_ms is None else f", first token after {self.ttft_ms:.0f} ms"
             warned = "".join(f"; {f.id}: {f.message}" for f in self.findings if f.severity == "warning")
             return f"{self.stage}: {said}{first}{warned}"

@@ -291,3 +291,4 @@ def test_119_a_pooling_model_is_probed_in_its_own_way(server: fake.OpenAIServer)
     server.kind = "embedding"
     verdict = look(server)
     assert (verdict.stage, verdict.evidence["embeddings"]["path"]) == ("ready", "/v1/embeddings")
+    assert verdict.summary == "ready: it turns texts into vectors"
