@@ -118,7 +118,8 @@ def up(lab: Lab, specs: list[HostSpec]) -> None:
     for spec in specs:
         say(spec.name, f"{'new' if new[spec.name] else 'was running'}, at {plan.address(spec)}")
     say("hosts", f"up in {time.monotonic() - began:.1f} s; log in with: ssh -F {lab.ssh_config} {specs[0].name}")
-    prune(lab, built.keep)
+    # A host that this run did not touch may stand on older parts.
+    prune(lab, [*built.keep, *hosts.parts_in_use(lab, client)])
 
 
 def write_state(

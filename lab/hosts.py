@@ -248,6 +248,17 @@ def addresses(lab: Lab, client: docker.DockerClient) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def parts_in_use(lab: Lab, client: docker.DockerClient) -> set[Path]:
+    """Artefacts that any host of the lab has mounted."""
+    found = set()
+    for container in client.containers.list(all=True, filters={"label": f"{LABEL}={lab.names.lab}"}):
+        for mount in container.attrs["Mounts"]:
+            source = Path(mount.get("Source", ""))
+            if source.is_relative_to(lab.cache):
+                found.add(lab.cache / source.relative_to(lab.cache).parts[0])
+    return found
+
+
 def wait_for_systemd(container: Container, seconds: float) -> None:
     """Wait until systemd has started everything."""
     deadline = time.monotonic() + seconds

@@ -16,7 +16,7 @@ from lab.build import Artefact, call, chroot_argv, key_of, say
 from lab.engine import wheels
 from lab.state import Lab, read_json, write_json
 
-NAMES = ("coordinator", "extractor", "garbage")
+NAMES = ("garbage", "coordinator", "extractor")
 OWNER = "gb10-lab"
 
 _HERE = Path(__file__).resolve().parent / "engine"
