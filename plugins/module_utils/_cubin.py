@@ -16,8 +16,8 @@ The one exception, for a request that makes no sense, is ``CubinError``.
 Note that this module util is private to the collection and can change without notice.
 """
 
-# The start of this script is most of its run time on most files: so modules are imported where they are needed, paths
-# are os.path's, and records are named tuples rather than frozen dataclasses (the import alone costs 10 ms).
+# The start of this script is most of its run time on most files: so modules are imported where they are needed, typing
+# and pathlib not at all, and records are frozen dataclasses to the type checker only (see record).
 # ruff: noqa: PLC0415, PTH110, PTH112, PTH113, PTH114, PTH118, PTH119, PTH120, PTH123, PTH207, PTH208
 from __future__ import annotations
 
@@ -28,10 +28,24 @@ import re
 import stat
 import struct
 import sys
-import typing as t
-from collections import Counter
+from collections import Counter, namedtuple
 
-Buffer: t.TypeAlias = "mmap.mmap | bytes"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
+    from dataclasses import dataclass as record
+
+    Buffer: t.TypeAlias = mmap.mmap | bytes
+    Rules: t.TypeAlias = tuple[tuple[tuple[bytes, ...], tuple[bytes, ...]], ...]
+else:
+
+    def record(cls: type) -> type:
+        """Make a named tuple of an annotated class: importing dataclasses takes as long as reading a large library."""
+        fields = list(cls.__annotations__)
+        body = {name: value for name, value in vars(cls).items() if name not in {*fields, "__dict__", "__weakref__"}}
+        base = namedtuple(cls.__name__, fields, defaults=[vars(cls)[name] for name in fields if name in vars(cls)])
+        return type(cls.__name__, (base,), {**body, "__slots__": ()})
+
 
 MAX_ENTRIES = 250_000  # entries or fatbins in one file; the largest real file (libtorch_cuda.so 2.11.0) has 2,403
 MAX_DAMAGE = 200  # damaged places in one file before the rest of it is given up
@@ -123,7 +137,8 @@ def loads(sm: int, suffix: str, capability: int, ptx: bool = False) -> bool:
     return sm // 10 == capability // 10 and sm < capability and not {sm, capability} & _TEGRA
 
 
-class Entry(t.NamedTuple):
+@record
+class Entry:
     """One piece of GPU code: its architecture, and where its payload lies."""
 
     kind: str  # elf (a cubin), ptx, nvvm (for link-time optimisation), kindN
@@ -150,7 +165,8 @@ class Entry(t.NamedTuple):
         return "none"
 
 
-class Listing(t.NamedTuple):
+@record
+class Listing:
     """What a file holds. It is complete where there is no problem."""
 
     kind: str  # elf, archive, fatbin, cubin, ptx, other
@@ -181,12 +197,12 @@ class _Reader:
         if self.damage > MAX_DAMAGE:
             raise DamageError("CUBIN_MALFORMED", f"more than {MAX_DAMAGE} damaged places, the rest was not read")
 
-    def step(self) -> None:
+    def step(self, count: int = 1) -> None:
         """Bound the number of things in a file, and give touched pages back so that memory does not follow its size."""
-        self.steps += 1
+        self.steps += count
         if self.steps > MAX_ENTRIES:
             raise DamageError("CUBIN_TOO_LARGE", f"more than {MAX_ENTRIES} entries, the rest was not read")
-        if self.steps % 128 == 0:
+        if self.steps % 64 == 0 or count > 1:
             release(self.buf)
 
     def read(self, lo: int, hi: int, depth: int = 0) -> str:
@@ -369,28 +385,33 @@ class _Reader:
         if end > hi:
             self.note("CUBIN_TRUNCATED", f"a fatbin ends {end - hi} bytes after its section or file", at)
         stop, at = min(end, hi), at + 16
+        buf, keep, unpack = self.buf, self.entries.append, _ENTRY.unpack_from  # this loop is where the time goes
         while at < stop:
             left = stop - at
             if left < 64:
-                if self.buf[at:stop].strip(b"\0"):
+                if buf[at:stop].strip(b"\0"):
                     self.note("CUBIN_TRUNCATED", "an entry header is cut off", at)
                 break
-            kind, mark, header, payload, packed, _ext, minor, major, sm, _name, _len, flags, _zero, raw = (
-                _ENTRY.unpack_from(self.buf, at)
+            kind, mark, header, payload, packed, _ext, minor, major, sm, _name, _len, flags, _zero, raw = unpack(
+                buf, at
             )
             if mark != 0x0101 or header < 64 or header + payload > left:
                 finding = "CUBIN_TRUNCATED" if end > hi else "CUBIN_MALFORMED"
                 self.note(finding, "an entry header is damaged, or its payload cut off", at)
                 # Go on behind the fatbin if its size can be trusted, else with the next one that can be found.
                 return end if end <= hi else at + 4
-            self.step()
             codec = "zstd" if flags & _ZSTD else "lz4" if flags & _LZ4 else ""
             suffix = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
-            stored, full = (min(packed, payload), raw) if codec else (payload, payload)
-            name = _KINDS.get(kind, f"kind{kind}")
-            start = at + header
-            self.entries.append(Entry(name, sm, suffix, (major, minor), codec, start, stored, full, section))
-            at = start + payload
+            if codec:
+                stored, full = min(packed, payload), raw
+            else:
+                stored = full = payload
+            at += header
+            name = _KINDS.get(kind) or f"kind{kind}"
+            keep(Entry(name, sm, suffix, (major, minor), codec, at, stored, full, section))
+            at += payload
+            if len(self.entries) % 256 == 0:
+                self.step(256)
         return stop
 
 
@@ -657,10 +678,9 @@ def _cubin_names(pieces: t.Iterator[bytes]) -> set[bytes]:
 
 # ---- Kernel families
 
-Rules: t.TypeAlias = "tuple[tuple[tuple[bytes, ...], tuple[bytes, ...]], ...]"
 
-
-class Family(t.NamedTuple):
+@record
+class Family:
     """How the kernels of one purpose are told by their names, for each major compute capability (0: for all)."""
 
     id: str
@@ -777,7 +797,8 @@ class _Kernels:
         return verdict, detail
 
 
-class _FileFacts(t.NamedTuple):
+@record
+class _FileFacts:
     row: dict[str, t.Any]
     problems: list[dict[str, str]]
     kernels: dict[str, _Kernels]
