@@ -6,14 +6,18 @@
 
 from __future__ import annotations
 
+import datetime
 import typing as t
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _model_roles, _origin
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _known_findings, _model_roles, _origin
 from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, dotted
+
+_display = Display()
 
 
 class ActionModule(ActionBase):
@@ -58,9 +62,25 @@ class ActionModule(ActionBase):
             catalogue = _model_roles.merged_catalogue(shipped, given["model_catalogue"])
             resolved = _model_roles.resolve(given["model_roles"], catalogue)
             if not resolved.problems:
-                return list(resolved.instances), []
+                return list(resolved.instances), self._known_errors(box, given["model_roles"], resolved.instances)
             found = list(resolved.problems)
         return [], [_sentence(problem, given, box) for problem in found]
+
+    def _known_errors(self, box: str, entries: list[t.Any], instances: t.Sequence[dict[str, t.Any]]) -> list[str]:
+        """Return what is known to forbid the instances (their flags, dated facts); show what is only a warning.
+
+        Ansible shows the same warning once, however many boxes it is about.
+        """
+        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        errors = []
+        for index, instance in enumerate(instances):
+            for finding in _known_findings.known_findings(instance, today):
+                if finding.severity == "error":
+                    place = _origin.place_of(entries[index]) or f"the inventory of {box}"
+                    errors.append(f"{place}: {instance['name']}: {_known_findings.sentence(finding)}")
+                else:
+                    _display.warning(f"{instance['name']}: {_known_findings.sentence(finding)}")
+        return errors
 
 
 def _sentence(problem: Problem, given: dict[str, t.Any], box: str) -> str:

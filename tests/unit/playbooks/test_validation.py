@@ -161,6 +161,10 @@ FAULTS: dict[str, Fault] = {
         "writer.args",
         "'max-model-len', which has a key of its own: max_model_len",
     ),
+    "a flag that this vLLM does not have": Fault(
+        ("writer: vLLM 0.32.0 has no flag --swap-space any more", "Remove it", "FLAG_REMOVED"),
+        box="model_roles:\n  - {role: writer, args: {swap_space: 4}}\n",
+    ),
     "a secret in the environment": in_group(
         "    max_num_seqs: 4\n",
         "    max_num_seqs: 4\n    env: {HF_TOKEN: hf_nothing}\n",

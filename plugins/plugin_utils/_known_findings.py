@@ -1,0 +1,53 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What is known against an instance before any box is asked: its command line, and the dated facts that it runs into.
+
+Pure: the day comes in as an argument.
+
+Note that this plugin util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import re
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims, _instance_facts, _vllm_lint
+
+# The plan gives every instance a fraction that fits its box; until then this one stands for it.
+_LEAST_UTILIZATION: t.Final = 0.01
+
+
+def known_findings(instance: c.Mapping[str, t.Any], today: str) -> tuple[Finding, ...]:
+    """Return the errors and warnings of an instance, the errors first.
+
+    An error that the model role itself names in ``evidence.known_limits`` is a warning: whoever wrote the role knew.
+    """
+    planned = {**instance, "gpu_memory_utilization": instance.get("gpu_memory_utilization", _LEAST_UTILIZATION)}
+    found = {one.id: one for one in _vllm_lint.lint_instance(planned).findings}
+    for one in _claims.claims_for(_instance_facts.instance_facts(planned), today):
+        found.setdefault(one.id, one)
+    limits = _known_limits(instance)
+    judged = [
+        dataclasses.replace(one, severity="warning") if one.severity == "error" and one.id in limits else one
+        for one in found.values()
+    ]
+    return tuple(sorted((one for one in judged if one.severity != "info"), key=lambda one: one.severity != "error"))
+
+
+def sentence(finding: Finding) -> str:
+    """Return a finding as one sentence or two, with its id to look it up by and the day on which it was last true."""
+    words = " ".join(part for part in (finding.message, finding.remedy) if part)
+    verified = re.search(r"\bverified \d{4}-\d\d-\d\d", finding.evidence) if finding.claim else None
+    return f"{words} [{finding.id}{', ' + verified[0] if verified else ''}]"
+
+
+def _known_limits(instance: c.Mapping[str, t.Any]) -> frozenset[str]:
+    evidence = instance.get("evidence")
+    limits = evidence.get("known_limits") if isinstance(evidence, dict) else None
+    return frozenset(map(str, limits or ()))
