@@ -20,6 +20,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_catalogue as catalogues
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_cli as cli
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_parser as reader
+from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_values import size
 
 if t.TYPE_CHECKING:
     import collections.abc as c
@@ -149,6 +150,10 @@ def _spelling_findings(parsed: Parsed, catalogue: Catalogue) -> list[Finding]:
         found.append(Finding("FLAG_ABBREVIATED", "warning", message, written, f"Write {full}."))
     counted: dict[str, int] = {}
     for use in parsed.uses:
+        if isinstance(use.written, str) and re.fullmatch(r"\d+[kmgtKMGT]", use.written) and isinstance(use.value, int):
+            other = size(use.written.swapcase())
+            message = f"{use.flag.name} {use.written} is {use.value}; {use.written.swapcase()} would be {other}."
+            found.append(Finding("SIZE_SUFFIX", "info", message, use.flag.name, "Write the plain number."))
         counted[use.flag.name] = counted.get(use.flag.name, 0) + (use.flag.action != "append")
         if use.flag.deprecated and counted[use.flag.name] == 1:
             message = f"vLLM {catalogue.version} still takes {use.flag.name}, but calls it deprecated."

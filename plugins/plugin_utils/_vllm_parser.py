@@ -46,11 +46,12 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """One flag as it stands on a command line: the flag, the spelling that matched, and the value."""
+    """One flag as it stands on a command line: the flag, the spelling that matched, the value, and what was written."""
 
     flag: Flag
     spelling: str
     value: t.Any
+    written: t.Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ def _converted(use: tuple[Flag, str, t.Any], catalogue: Catalogue, faults: list[
     except ValueError as error:
         faults.append(Fault("value", flag.name, str(error)))
         return Use(flag, spelling, raw)
-    return Use(flag, spelling, read)
+    return Use(flag, spelling, read, raw)
 
 
 def _check_lora(modules: list[str | None]) -> None:

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import pathlib
 import typing as t
 
 import pytest
@@ -15,8 +17,11 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims, _model_
 from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
 from ansible_collections.gb10.fleet.plugins.plugin_utils._expected_backend import expected_backends
 from ansible_collections.gb10.fleet.plugins.plugin_utils._instance_facts import instance_facts
+from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import plan_memory
 from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_lint import lint_instance
 
+FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+CONFIGS: dict[str, dict[str, t.Any]] = json.loads((FIXTURES / "kv_models.json").read_text(encoding="utf-8"))
 SHIPPED = shipped_catalogue()
 SCHEMES = {
     "qwen36-35b-a3b-nvfp4": "nvfp4_w4a4",
@@ -105,3 +110,39 @@ def test_what_it_expects_is_what_its_version_picks(name: str) -> None:
     flags = instance_facts(one)["flags"]
     picked = expected_backends(one["vllm"], SCHEMES[name], flags=flags).as_expects()
     assert SHIPPED[name]["expects"]["moe_backend"] == picked["moe_backend"]
+
+
+# The geometry that a role's checkpoint has, and about how many bytes its files take (GB of 10^9, as reported).
+_PLANNED = {
+    "qwen36-35b-a3b-nvfp4": ("qwen3.6-35b-a3b", 22),
+    "qwen36-35b-a3b-nvfp4-w4a16": ("qwen3.6-35b-a3b", 22),
+    "qwen36-35b-a3b-fp8": ("qwen3.6-35b-a3b", 37),
+    "qwen38-27b-nvfp4": ("qwen3.6-27b", 22.6),
+    "qwen36-27b-dflash": ("qwen3.6-27b", 20),
+    "aeon-27b-mtp": ("qwen3.6-27b", 20),
+    "nemotron-3-nano-30b-nvfp4": ("nemotron-3-nano-30b", 19),
+    "gpt-oss-120b-mxfp4": ("gpt-oss-120b", 65),
+    "nemotron-3-super-120b-nvfp4-two-nodes": ("nemotron-3-super", 80),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, (config, _size) in _PLANNED.items() if config in CONFIGS])
+def test_it_plans_on_a_box(name: str) -> None:
+    config, gigabytes = _PLANNED[name]
+    one = {key: value for key, value in instance(name).items() if key != "kv_cache_memory_bytes"}
+    role = SHIPPED[name]
+    if "kv_cache_memory_bytes" in role:
+        one["kv_cache_memory_bytes"] = role["kv_cache_memory_bytes"]
+    args = role.get("args", {})
+    one |= {
+        "config": CONFIGS[config],
+        "weights_bytes": round(gigabytes * 10**9),
+        "max_num_batched_tokens": args.get("max_num_batched_tokens", 0),
+        "gpu_memory_utilization": None,
+    }
+    box = {"name": "spark-1", "total_bytes": 127535084 * 1024, "available_bytes": round(113.35 * (1 << 30))}
+    if role.get("tensor_parallel_size", 1) > 1:
+        one["peers"] = [box | {"name": "spark-2"}]
+    plan = plan_memory(box, [one])
+    assert [finding for finding in plan["findings"] if finding["severity"] == "error"] == []
+    assert plan["verdict"] == "fits"
