@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
+import importlib.util
+import re
 import sys
 import types
 import typing as t
@@ -226,6 +228,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def install() -> None:
     """Put stand-ins in place of everything that is not needed to build vLLM's argument parser."""
+    if importlib.util.find_spec("regex") is None:
+        # Its patterns for flags are plain ones, which Python's own module reads the same.
+        sys.modules["regex"] = re
     sys.meta_path.insert(0, _Finder())
     real_version = importlib.metadata.version
 

@@ -232,4 +232,9 @@ def releases_with(spelling: str) -> tuple[str, ...]:
 
 def nearest(name: str, known: t.Iterable[str]) -> str:
     """Return the known name most like ``name``, or an empty string where none is like it."""
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), "")
+    return _nearest(name, tuple(sorted(known)))
+
+
+@functools.lru_cache(maxsize=256)
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")
