@@ -22,7 +22,7 @@ import sys
 import types
 import typing as t
 
-import _stand_in
+import _stand_in  # type: ignore[import-not-found]
 
 # Schemas that say nothing of their own about JSON, and the key of the one inside.
 _WRAPPERS: t.Final = {
@@ -103,7 +103,7 @@ def traits(flexible: t.Any, cli: t.Any) -> dict[str, t.Any]:
     return {
         "level": level[0] if level and level[0] != "-O" else f"-O.{next(iter(json.loads(level[1])))}" if level else "",
         "dotted_level": dotted[0] if dotted and dotted[0] in ("-O", "-cc") else "",
-        "serve_model": "rejected" if model is None else "moved" if list(model) == ["serve", "m"] else "kept",
+        "serve_model": "rejected" if model is None else "moved" if model == ["serve", "m"] else "kept",
         "serve_needs_model": needs_model,
         "dotted_suffixes": suffix == ["--a", '{"b": 1000}'],
         "json_suffixes": hasattr(arg_utils, "_expand_json_human_readable_numbers"),
@@ -316,7 +316,7 @@ class Shapes:
             text, null = (self._takes(owner, {name: value}) for value in ("no-such-word", None))
             return {"code": {"then": shape["code"]["then"], "text": text, "null": null}}
         taken = [one for one in ("auto", "none", "", None) if self._takes(owner, {name: one})]
-        values = [one.value for one in members if type(one.value) in (int, str)]
+        values = [one.value for one in members.__members__.values() if type(one.value) in (int, str)]
         names = sorted(members.__members__)
         return {"names": names + [one for one in [*values, *taken] if one not in names]}
 
