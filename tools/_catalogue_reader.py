@@ -22,7 +22,7 @@ import sys
 import types
 import typing as t
 
-import _stand_in  # type: ignore[import-not-found]
+import _stand_in
 
 # Schemas that say nothing of their own about JSON, and the key of the one inside.
 _WRAPPERS: t.Final = {
