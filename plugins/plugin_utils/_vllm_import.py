@@ -55,9 +55,9 @@ class Imported:
 
 def image_of(text: str) -> dict[str, str | None]:
     """Return name, tag and digest of an image reference."""
-    name, _, digest = text.partition("@")
+    name, _at, digest = text.partition("@")
     head, slash, last = name.rpartition("/")
-    last, _, tag = last.partition(":")
+    last, _colon, tag = last.partition(":")
     return {"name": head + slash + last, "tag": tag or (None if digest else "latest"), "digest": digest or None}
 
 
