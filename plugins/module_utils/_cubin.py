@@ -258,6 +258,8 @@ class _Reader:
     def archive(self, lo: int, hi: int, depth: int) -> None:
         """Read the members of a static archive."""
         at = lo + 8
+        if at >= hi:  # some libcs have empty archives, but a package that brings one has more often lost its members
+            self.note("CUBIN_TRUNCATED", "the archive has no members", lo)
         while at + 60 <= hi:
             self.step()
             header = self.buf[at : at + 60]
@@ -272,10 +274,18 @@ class _Reader:
                 end = hi
             name = re.fullmatch(rb"#1/(\d{1,5}) *", header[:16])  # BSD: the name comes first in the data
             start += int(name[1]) if name else 0
+            if header[:16].rstrip() == b"/" and self.last_member(start, end) + lo >= hi:
+                self.note("CUBIN_TRUNCATED", "the index of the archive names members behind its end", start)
             if start + 4 <= end and self.buf[start : start + 4] in {b"\x7fELF", FATBIN_MAGIC}:
                 self.read(start, end, depth + 1)
         if at < hi:
             self.note("CUBIN_TRUNCATED", "the archive ends inside a member header", at)
+
+    def last_member(self, start: int, end: int) -> int:
+        """Return where the last member begins that the symbol index of an archive knows."""
+        index = self.buf[start : min(end, start + MAX_ENTRIES)]
+        count = min(int.from_bytes(index[:4], "big"), len(index) // 4 - 1)
+        return max(struct.unpack_from(f">{max(count, 0)}I", index, 4), default=0)
 
     def elf(self, lo: int, hi: int) -> str:
         """Read a shared object, a relocatable object or a bare cubin."""

@@ -138,6 +138,7 @@ def test_every_entry_is_what_cuobjdump_lists(name: str) -> None:
         (build.archive(a=CUBIN) + b"tail of a header", "x.a", ["sm_120"], "CUBIN_TRUNCATED"),
         (build.archive(a=CUBIN).replace(b"`\n", b"??", 1), "x.a", [], "CUBIN_MALFORMED"),
         (b"!<a", "x.a", [], "CUBIN_TRUNCATED"),
+        (b"!<arch>\n", "x.a", [], "CUBIN_TRUNCATED"),
         (b"!<thin>\nx", "x.a", [], "CUBIN_LINK_OUTSIDE"),
         (PTX[:-3], "x.ptx", ["compute_80"], "CUBIN_TRUNCATED"),
         (b".version 9.0\n", "x.ptx", [], "CUBIN_MALFORMED"),
@@ -147,6 +148,14 @@ def test_damage_is_said_and_what_is_whole_is_listed(data: bytes, name: str, arch
     found, problems = listed(data, name)
     assert found == archs
     assert problem in problems
+
+
+def test_an_archive_that_is_cut_between_members_is_said() -> None:
+    whole = (FIXTURES / "containers/static.a").read_bytes()
+    for match in list(re.finditer(rb"`\n", whole))[1:]:
+        found, problems = listed(whole[: match.start() - 58], "static.a")
+        assert len(found) < 4
+        assert problems == ["CUBIN_TRUNCATED"]
 
 
 @pytest.mark.parametrize("fixture", ["containers/two_units.so", "containers/mode_size.so", "containers/static.a"])
