@@ -292,11 +292,13 @@ def _instance_problems(
     for key in _REQUIRED:
         kind = MODEL_ROLE[key]
         if key not in instance:
-            yield Problem(path, f"model role {role!r} does not say {key}", f"add it: {key}: {kind.example}", entry)
+            remedy = f"add to your inventory: model_catalogue: {{{role}: {{{key}: {kind.example}}}}}"
+            yield Problem(path, f"model role {role!r} does not say {key}", remedy, entry)
             continue
         for name in sorted(kind.required - set(instance[key]) if kind.keys else ()):
             example = (kind.keys or {})[name].example
-            yield Problem(path, f"model role {role!r} does not say {key}.{name}", f"add it: {name}: {example}", entry)
+            remedy = f"add to your inventory: model_catalogue: {{{role}: {{{key}: {{{name}: '{example}'}}}}}}"
+            yield Problem(path, f"model role {role!r} does not say {key}.{name}", remedy, entry)
     image = instance.get("image", {})
     if image and "digest" not in image:
         what = f"model role {role!r} names the image {image.get('name')} without a digest, and a tag alone can move"
