@@ -117,19 +117,21 @@ def lab_facts() -> dict[str, t.Any]:
     return facts
 
 
-def chat(box: str, question: str, *, model: str, port: int = 8000, timeout_s: float = 60) -> str:
+def chat(box: str, question: str, *, model: str, port: int = 8000, timeout_s: float = 60, key: str = "") -> str:
     """Ask an engine from outside of its box, and return its answer."""
     url = f"http://{lab_facts()['lab_hosts'][box]['address']}:{port}/v1/chat/completions"
     body = {"model": model, "messages": [{"role": "user", "content": question}], "max_tokens": 16, "temperature": 0}
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout_s) as reply:
         return str(json.load(reply)["choices"][0]["message"]["content"])
 
 
-def answers(box: str, *, model: str, port: int = 8000) -> bool:
+def answers(box: str, *, model: str, port: int = 8000, key: str = "") -> bool:
     """Return whether an engine answers at all."""
+    question = "What is 7 plus 5? Answer with the number only."
     try:
-        return bool(chat(box, "What is 7 plus 5? Answer with the number only.", model=model, port=port, timeout_s=20))
+        return bool(chat(box, question, model=model, port=port, timeout_s=20, key=key))
     except OSError:
         return False
 
