@@ -114,12 +114,12 @@ def image_id(run: Run, reference: str) -> str | None:
 def gpu_access(found: Engine, sysroot: pathlib.Path = pathlib.Path("/")) -> t.Literal["cdi", "none", "unusable"]:
     """Return how a container reaches the GPU of the box.
 
-    Engines before 28.3 do not list CDI devices, so the specifications are looked for where the engine reads them.
+    An engine that does not name the folders of CDI specifications has CDI switched off. One that names them may be too
+    old to list the devices, so the specifications are then looked for in these folders.
     """
     if not (sysroot / "dev/nvidiactl").exists():
         return "none"
-    folders = found.cdi_spec_dirs or ("/etc/cdi", "/var/run/cdi")
-    files = [path for folder in folders for path in (sysroot / folder.lstrip("/")).glob("*.[jy][sa][om]*")]
+    files = [path for folder in found.cdi_spec_dirs for path in (sysroot / folder.lstrip("/")).glob("*.[jy][sa][om]*")]
     return "cdi" if found.cdi_devices or any(_declares_gpu(path) for path in files) else "unusable"
 
 
