@@ -9,6 +9,7 @@ import pathlib
 import typing as t
 
 import pytest
+
 from ansible_collections.gb10.fleet.plugins.module_utils import _docker
 
 DIRS = ["/etc/cdi", "/var/run/cdi"]
