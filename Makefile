@@ -61,7 +61,7 @@ lint: $(STAMP) ## Style, types, Ansible's rules, and that the collections are th
 
 .PHONY: unit
 unit: $(STAMP) ## Tests that need nothing but Python
-	pytest
+	pytest -n 2
 
 .PHONY: sanity
 sanity: $(STAMP) ## ansible-test sanity on what an installed collection would be

@@ -52,27 +52,24 @@ class ActionModule(ResolveModelRoles):
         missing = [box for box, one in known.items() if one.memory is None]
         if options["only_missing"] or sentences:
             return {**result, **_failure(sentences), "missing": missing}
-        folder = CheckpointFolder(pathlib.Path(options["checkpoints"]) if options["checkpoints"] else None)
+        folder = _checkpoint_folder(options["checkpoints"])
         shipped = shipped_catalogue()
         plans: dict[str, t.Any] = {}
         for box, one in known.items():
             instances, wrong = self._resolve(box, hostvars[box], shipped)
+            if not wrong:
+                plan, wrong = _planned(box, instances, one, folder, hostvars[box])
+                plans.update({box: plan} if plan else {})
             sentences.update(dict.fromkeys(wrong))
-            if wrong:
-                continue
-            try:
-                reserve = hostvars[box].get("vllm_server_host_reserve_bytes")
-                plans[box] = plan_box(box, instances, one, folder, None if reserve is None else int(reserve))
-            except PlanInputError as error:
-                sentences[str(error) if str(error).startswith(box) else f"{box}: {error}"] = None
         if options["show"]:
             for plan in plans.values():
                 _display.display(plan_text(plan))
                 _display.display("")
         refused = {box: refusal(box, plan) for box, plan in plans.items() if plan["verdict"] == "refused"}
-        sentences.update(dict.fromkeys(refused.values()))
-        if options["dest"]:
+        # What an earlier run wrote is worth more than a file without the boxes that could not be planned.
+        if options["dest"] and not sentences:
             result["changed"] = self._write(pathlib.Path(options["dest"]), plans)
+        sentences.update(dict.fromkeys(refused.values()))
         return {**result, **_failure(sentences), "missing": missing, "plans": plans, "refused": list(refused)}
 
     def _write(self, path: pathlib.Path, plans: dict[str, t.Any]) -> bool:
@@ -86,6 +83,29 @@ class ActionModule(ResolveModelRoles):
         except OSError as error:
             raise AnsibleError(f"{path}: cannot be written ({error.strerror}).") from error
         return True
+
+
+def _checkpoint_folder(path: str | None) -> CheckpointFolder:
+    if path and not pathlib.Path(path).is_dir():
+        raise AnsibleError(f"{path}: there is no such folder; plan_checkpoints has to name one.")
+    return CheckpointFolder(pathlib.Path(path) if path else None)
+
+
+def _planned(
+    box: str,
+    instances: list[dict[str, t.Any]],
+    known: Known,
+    folder: CheckpointFolder,
+    variables: t.Mapping[str, t.Any],
+) -> tuple[dict[str, t.Any] | None, list[str]]:
+    """Return the plan of a box, or why there can be none."""
+    try:
+        reserve = variables.get("vllm_server_host_reserve_bytes")
+        return plan_box(box, instances, known, folder, None if reserve is None else int(reserve)), []
+    except PlanInputError as error:
+        return None, [str(error) if str(error).startswith(box) else f"{box}: {error}"]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return None, [f"{box}: no plan can be made of what was given ({type(error).__name__}: {error})."]
 
 
 def _failure(sentences: dict[str, None]) -> dict[str, t.Any]:

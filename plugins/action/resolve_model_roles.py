@@ -31,7 +31,12 @@ class ActionModule(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         own = str(variables.get("inventory_hostname"))
-        _result, options = self.validate_argument_spec({"boxes": {"type": "list", "elements": "str", "default": [own]}})
+        _result, options = self.validate_argument_spec(
+            {
+                "boxes": {"type": "list", "elements": "str", "default": [own]},
+                "show": {"type": "bool", "default": False},
+            }
+        )
         shipped = shipped_catalogue()
         instances: dict[str, list[dict[str, t.Any]]] = {}
         sentences: dict[str, None] = {}  # a set that keeps its order: a group's fault is said once, not once a box
@@ -42,22 +47,32 @@ class ActionModule(ActionBase):
         if sentences:
             return {**result, "failed": True, "msg": "\n".join(sentences)}
         served = [
-            f"{box} serves {', '.join(one['name'] for one in some) or 'nothing'}" for box, some in instances.items()
+            f"{box} is to serve {', '.join(one['name'] for one in some) or 'nothing'}"
+            for box, some in instances.items()
         ]
+        if options["show"]:
+            for line in served:
+                _display.display(f"  {line}")
         return {**result, "changed": False, "instances": instances.get(own, []), "boxes": instances, "msg": served}
 
     def _resolve(
         self, box: str, variables: t.Mapping[str, t.Any], shipped: dict[str, t.Any]
     ) -> tuple[list[dict[str, t.Any]], list[str]]:
         """Return the instances of a box and what is wrong with its inventory, one of the two empty."""
-        given: dict[str, t.Any] = {"model_catalogue": {}, "model_roles": []}
-        for name, default in list(given.items()):
+        given: dict[str, t.Any] = {"model_catalogue": {}, "model_roles": None}
+        names = [*given, *(name for name in variables if str(name).startswith("vllm_server_"))]
+        for name in names:
             try:
-                given[name] = variables.get(name, default)
+                given[name] = variables.get(name, given.get(name))
             except AnsibleError as error:
                 reason = str(error).splitlines()[0]
                 return [], [f"the inventory of {box}: {name}: a template in it cannot be resolved ({reason})."]
+        if "model_roles" not in variables:
+            # A misspelt key or file would otherwise take everything off the box.
+            remedy = "say what it serves, or model_roles: [] for a box that serves nothing"
+            return [], [f"the inventory of {box}: model_roles is not there; {remedy}."]
         found = list(_model_roles.catalogue_problems(given["model_catalogue"], shipped))
+        found += _model_roles.settings_problems(given)
         if not found:
             catalogue = _model_roles.merged_catalogue(shipped, given["model_catalogue"])
             resolved = _model_roles.resolve(given["model_roles"], catalogue)
@@ -74,9 +89,15 @@ class ActionModule(ActionBase):
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         errors = []
         for index, instance in enumerate(instances):
-            for finding in _known_findings.known_findings(instance, today):
+            place = _origin.place_of(entries[index]) or f"the inventory of {box}"
+            try:
+                findings = _known_findings.known_findings(instance, today)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                what = f"its flags or its speculative settings cannot be read ({error})"
+                errors.append(f"{place}: {instance['name']}: {what}; compare them with vLLM's documentation.")
+                continue
+            for finding in findings:
                 if finding.severity == "error":
-                    place = _origin.place_of(entries[index]) or f"the inventory of {box}"
                     errors.append(f"{place}: {instance['name']}: {_known_findings.sentence(finding)}")
                 else:
                     _display.warning(f"{instance['name']}: {_known_findings.sentence(finding)}")
@@ -85,7 +106,8 @@ class ActionModule(ActionBase):
 
 def _sentence(problem: Problem, given: dict[str, t.Any], box: str) -> str:
     place = _origin.place_of(problem.value) or _place_on_the_way(problem, given) or f"the inventory of {box}"
-    return f"{place}: {dotted(problem.path)}: {problem.what}; {problem.remedy}."
+    end = "" if problem.remedy.endswith("?") else "."
+    return f"{place}: {dotted(problem.path)}: {problem.what}; {problem.remedy}{end}"
 
 
 def _place_on_the_way(problem: Problem, given: dict[str, t.Any]) -> _origin.Place | None:

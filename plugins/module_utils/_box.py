@@ -79,6 +79,8 @@ def main(argv: c.Sequence[str] | None = None) -> int:
 def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     """Remove what is left of the last run, then wait until its memory is back."""
     status = _status.StatusFile(instance)
+    if not settings["secrets_file"]:  # of a deployment that had secrets
+        (pathlib.Path("/") / _instance.INSTANCE_FOLDER / f"{instance}.env").unlink(missing_ok=True)
 
     def read() -> _gate.Reading:
         remove_leftover(_instance.container_name(instance))
@@ -190,6 +192,9 @@ def download(request: str) -> int:
     except _download.DownloadError as error:
         announce(status, "download", str(error), failed=True)
         return 1
+    finally:
+        if wanted.env_file:
+            pathlib.Path(wanted.env_file).unlink(missing_ok=True)
     announce(status, _status.DONE, "the checkpoint is complete")
     return 0
 

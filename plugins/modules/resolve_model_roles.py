@@ -35,6 +35,10 @@ options:
       - The box that the task runs for, if left out.
     type: list
     elements: str
+  show:
+    description: Whether to show in one line per box what it is to serve.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

@@ -50,4 +50,4 @@ def sentence(finding: Finding) -> str:
 def _known_limits(instance: c.Mapping[str, t.Any]) -> frozenset[str]:
     evidence = instance.get("evidence")
     limits = evidence.get("known_limits") if isinstance(evidence, dict) else None
-    return frozenset(map(str, limits or ()))
+    return frozenset(map(str, limits)) if isinstance(limits, list) else frozenset()

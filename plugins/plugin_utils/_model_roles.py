@@ -25,6 +25,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 # systemd unit names, container names and file names all accept this.
 _NAME: t.Final = r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?"
 _DEFAULT_PORT: t.Final = 8000
+_MODEL_NAME: t.Final = r"[A-Za-z0-9][\w./:+@-]{0,199}"
 
 # vLLM flags that the collection writes itself; in "args" they would be given twice.
 OWNED_FLAGS: t.Final[c.Mapping[str, str]] = {
@@ -47,7 +48,22 @@ OWNED_FLAGS: t.Final[c.Mapping[str, str]] = {
     "api_key": "vllm_server_api_key",
     "hf_token": "vllm_server_hf_token",
 }
-_SECRET_NAME: t.Final = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|APIKEY|PRIVATE_KEY)$")
+# Flags that change what the collection has planned or how it looks at an engine, and why it does not go along.
+REFUSED_FLAGS: t.Final[c.Mapping[str, str]] = {
+    "config": "it brings flags that nobody has planned; write them here",
+    "cpu_offload_gb": "CPU and GPU share one pool of memory here, so what is offloaded takes the same memory again",
+    "kv_offloading_size": "CPU and GPU share one pool of memory here, so what is offloaded takes the same memory again",
+    "data_parallel_size": "a box has one GPU",
+    "pipeline_parallel_size": "a box has one GPU",
+    "uds": "the proof of an engine asks its port",
+    "ssl_keyfile": "the proof of an engine speaks plain HTTP; end TLS in front of it",
+    "ssl_certfile": "the proof of an engine speaks plain HTTP; end TLS in front of it",
+    "root_path": "the proof of an engine asks /v1 of its port",
+}
+_SECRET_NAME: t.Final = re.compile(
+    r"SECRET|PASSW|CREDENTIAL|(?:^|_)TOKEN$|(?:API|ACCESS|PRIVATE|OPENAI|AUTH)_?KEY|(?:^|_)KEY$", re.IGNORECASE
+)
+_SECRET_VALUE: t.Final = re.compile(r"\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}|://[^/\s:@]+:[^/\s@]+@")
 
 
 def _no_suffix(value: object) -> str | None:
@@ -56,31 +72,65 @@ def _no_suffix(value: object) -> str | None:
 
 
 def _flag_names(value: dict[t.Any, t.Any]) -> str | None:
-    for name in value:
-        plain = str(name).lstrip("-").replace("-", "_")
+    for name, content in value.items():
+        plain = str(name).lstrip("-").replace("-", "_").partition(".")[0]
         if plain in OWNED_FLAGS:
             return f"sets the flag {name!r}, which has a key of its own: {OWNED_FLAGS[plain]}"
+        if plain in REFUSED_FLAGS and content not in (None, False, 0, 1):
+            return f"sets the flag {name!r}, which cannot be used: {REFUSED_FLAGS[plain]}"
         if str(name).startswith("-"):
             return f"names the flag {name!r} with its dashes; write {str(name).lstrip('-')}"
-    return None
+    return _hidden_secret(value)
 
 
 def _environment(value: dict[t.Any, t.Any]) -> str | None:
     for name, content in value.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
             return f"has {name!r}, which is not the name of an environment variable"
-        if _SECRET_NAME.search(str(name).upper()):
-            return (
-                f"has {name!r}, which looks like a secret and would be readable by everyone who may read the unit; "
-                "put it into vllm_server_secret_env"
-            )
         if isinstance(content, bool) or not isinstance(content, str | int | float):
             return f"gives {name} {schema.kind_of(content)}; put the exact text in quotes"
-        if "\n" in str(content):
-            return f"gives {name} more than one line"
         if str(content) == "":
             return f"sets {name} to an empty string, which is not the same as leaving it unset; remove the line"
+    return _hidden_secret(value)
+
+
+def _hidden_secret(value: object, name: str = "") -> str | None:
+    """Return a complaint about the first thing that looks like a secret, at any depth; never the secret itself."""
+    if isinstance(value, dict):
+        return next((found for key, one in value.items() if (found := _hidden_secret(one, str(key)))), None)
+    if isinstance(value, list):
+        return next((found for one in value if (found := _hidden_secret(one, name))), None)
+    if not isinstance(value, str):
+        return None
+    if schema.control_character(value):
+        return f"gives {name} a line break or another control character"
+    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
+        return (
+            f"has {name!r}, which looks like a secret and would be readable by everyone who may read the unit; "
+            "put it into vllm_server_secret_env"
+        )
     return None
+
+
+def _speculative(value: dict[t.Any, t.Any]) -> str | None:
+    tokens = value.get("num_speculative_tokens")
+    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
+        return f"has {schema.shown(tokens)} for num_speculative_tokens, which is not a whole number above 0"
+    return _hidden_secret(value)
+
+
+def _measured(value: dict[t.Any, t.Any]) -> str | None:
+    for name in ("weights_gib", "overhead_gib", "boot_peak_gib"):
+        given = value.get(name)
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if given is not None and not (is_number and 0 <= given < 1e6):
+            return f"has {schema.shown(given)} for {name}, which is not a size in GiB"
+    return None
+
+
+def _model_names(value: list[t.Any]) -> str | None:
+    good = [isinstance(one, str) and re.fullmatch(_MODEL_NAME, one, re.ASCII) for one in value]
+    return None if value and all(good) else "is not a list of names without spaces"
 
 
 def _with_check(kind: schema.Kind, check: c.Callable[[t.Any], str | None]) -> schema.Kind:
@@ -97,7 +147,7 @@ _CHECKPOINT = schema.mapping(
         ),
         "revision": schema.text(
             "0123456789abcdef0123456789abcdef01234567",
-            pattern=r"[0-9a-f]{40}",
+            pattern=r"(?!0{40})[0-9a-f]{40}",
             meaning="a commit (40 hex digits)",
             remedy="a branch such as main moves under your feet; copy the commit from the repository's history",
         ),
@@ -109,13 +159,13 @@ _IMAGE = schema.mapping(
     {
         "name": schema.text(
             "vllm/vllm-openai",
-            pattern=r"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*",
+            pattern=r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*",
             meaning="the name of an image without a tag or digest",
             remedy="a tag can point to another image tomorrow; write name: and digest: as two keys",
         ),
         "digest": schema.text(
             "sha256:<64 hex digits>",
-            pattern=r"sha256:[0-9a-f]{64}",
+            pattern=r"sha256:(?!0{64})[0-9a-f]{64}",
             meaning="a digest (sha256: and 64 hex digits)",
             remedy="`docker buildx imagetools inspect NAME:TAG` prints the digest of a tag",
         ),
@@ -149,18 +199,22 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
         lambda value: _no_suffix(value) or (None if value > 0 else "is not above 0"),
     ),
     "gpu_memory_utilization": schema.fraction("0.6", high=1.0),
-    "speculative": schema.mapping("{method: mtp, num_speculative_tokens: 2}"),
+    "speculative": _with_check(schema.mapping("{method: mtp, num_speculative_tokens: 2}"), _speculative),
     "reasoning_parser": schema.text("qwen3"),
     "tool_call_parser": schema.text("qwen3_coder"),
     "served_model_name": schema.any_of(
-        "coordinator", schema.text("coordinator"), schema.sequence("[coordinator, my-gateway-name]")
+        "coordinator",
+        schema.text("coordinator", pattern=_MODEL_NAME, meaning="a name without spaces"),
+        schema.Kind(name="a list", types=(list,), example="[coordinator, my-gateway-name]", check=_model_names),
     ),
     "tensor_parallel_size": schema.whole("1", low=1, high=64),
     "args": _with_check(schema.mapping("{max_num_batched_tokens: 8192}"), _flag_names),
     "env": _with_check(schema.mapping("{VLLM_LOGGING_LEVEL: INFO}"), _environment),
     "port": _PORT,
     "expects": schema.mapping("{moe_backend: FLASHINFER_CUTLASS}"),
-    "measured": schema.mapping("{weights_gib: 21.9, overhead_gib: 3.1, source: boot log, date: '2026-11-29'}"),
+    "measured": _with_check(
+        schema.mapping("{weights_gib: 21.9, overhead_gib: 3.1, source: boot log, date: '2026-11-29'}"), _measured
+    ),
     "evidence": schema.any_of(
         "[what was run, where and when]", schema.text("a sentence"), schema.sequence("[...]"), schema.mapping("{...}")
     ),
@@ -178,6 +232,55 @@ _ENTRY: t.Final[c.Mapping[str, schema.Kind]] = {
         remedy="it becomes the name of a systemd unit and a container: vllm-<name>",
     ),
 }
+
+
+def _seconds(example: str) -> schema.Kind:
+    return schema.whole(example, low=1, high=7 * 24 * 3600)
+
+
+# The role's own variables that are worth a look before a box is asked. Secrets are checked, and never shown.
+_SETTINGS: t.Final[c.Mapping[str, schema.Kind]] = {
+    "vllm_server_gpu": schema.text("auto", pattern="auto|cdi|none", meaning="one of auto, cdi, none"),
+    "vllm_server_boot_timeout": _seconds("1800"),
+    "vllm_server_gate_timeout": _seconds("240"),
+    "vllm_server_stop_timeout": _seconds("60"),
+    "vllm_server_restart_delay": _seconds("10"),
+    "vllm_server_probe_timeout": _seconds("120"),
+    "vllm_server_start_limit_burst": schema.whole("3", low=1, high=100),
+    "vllm_server_host_reserve_bytes": schema.whole("8589934592", low=0, high=2**50),
+    "vllm_server_listen_address": schema.text(
+        "127.0.0.1", pattern=r"[0-9A-Fa-f.:]+", meaning="an IPv4 or IPv6 address of the box"
+    ),
+}
+_SECRET_SETTINGS: t.Final = ("vllm_server_hf_token", "vllm_server_api_key")
+
+
+def settings_problems(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
+    """Yield what is wrong with the variables of the role vllm_server in a box's inventory."""
+    for name, kind in _SETTINGS.items():
+        given = variables.get(name)
+        # Numbers of the command line (-e) come as text, which the role makes numbers of.
+        if given is not None and not (int in kind.types and isinstance(given, str) and given.isdigit()):
+            yield from schema.problems(given, kind, (name,))
+    for name in _SECRET_SETTINGS:
+        if name in variables and not _one_line(variables[name]):
+            yield Problem((name,), "it is not one line of text", "put the secret itself there, in quotes", name)
+    secrets = variables.get("vllm_server_secret_env", {})
+    if not isinstance(secrets, dict):
+        yield Problem(("vllm_server_secret_env",), "it is not a mapping", "write it like this: {NAME: secret}", secrets)
+        return
+    for name, value in secrets.items():
+        path = ("vllm_server_secret_env", str(name))
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name), re.ASCII):
+            yield Problem(
+                path, "it is not the name of an environment variable", "use letters, digits, underscores", name
+            )
+        elif not _one_line(value):
+            yield Problem(path, "it is not one line of text", "put the secret itself there, in quotes", name)
+
+
+def _one_line(value: object) -> bool:
+    return isinstance(value, str) and not schema.control_character(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -306,15 +409,10 @@ def _instance_problems(
         yield Problem(path, what, remedy, entry)
     if instance["tensor_parallel_size"] > 1:
         what = (
-            f"tensor_parallel_size is {instance['tensor_parallel_size']}, but a box has one GPU, so this model role "
-            "needs a serving group"
+            f"tensor_parallel_size is {instance['tensor_parallel_size']}, but a box has one GPU, and an engine over "
+            "several boxes is not deployed by this release"
         )
-        yield Problem(
-            path,
-            what,
-            "put the boxes into a group with serving_group: in its group_vars, or choose another role",
-            entry,
-        )
+        yield Problem(path, what, "choose a model role that fits one box", entry)
 
 
 def _clashes(instances: c.Sequence[dict[str, t.Any]], entries: c.Sequence[t.Any]) -> c.Iterator[Problem]:

@@ -49,11 +49,13 @@ class Kind:
 
 def text(example: str, *, pattern: str = "", meaning: str = "", remedy: str = "") -> Kind:
     """A string; with ``pattern`` (matched as a whole), ``meaning`` says in words what the pattern demands."""
-    compiled = re.compile(pattern) if pattern else None
+    compiled = re.compile(pattern, re.ASCII) if pattern else None
 
     def check(value: str) -> str | None:
         if not value.strip():
             return "is empty"
+        if control_character(value):
+            return "has a line break or another control character in it"
         return None if compiled is None or compiled.fullmatch(value) else f"is not {meaning}"
 
     return Kind(name="a string", types=(str,), example=example, check=check, remedy=remedy)
@@ -72,7 +74,7 @@ def fraction(example: str, *, high: float, remedy: str = "") -> Kind:
     """A number above 0 and up to ``high``."""
 
     def check(value: float) -> str | None:
-        return None if 0 < value <= high else f"is not above 0 and at most {high}"
+        return None if 0 < value <= high else f"is not above 0 and at most {high:g}"
 
     return Kind(name="a number", types=(int, float), example=example, check=check, remedy=remedy)
 
@@ -114,7 +116,9 @@ def problems(value: object, kind: Kind, path: Path = (), *, partial: bool = Fals
         yield Problem(path, f"{shown(value)} is {kind_of(value)}, not {kind.name}", _advice(kind), value)
         return
     if kind.check and (complaint := kind.check(value)):
-        yield Problem(path, f"{shown(value)} {complaint}", _advice(kind), value)
+        # A mapping may hold what nobody should read on a screen; its complaint names the key that it is about.
+        what = complaint if isinstance(value, dict) else f"{shown(value)} {complaint}"
+        yield Problem(path, what, _advice(kind), value)
         return
     if isinstance(value, dict):
         yield from _mapping_problems(value, kind, path, partial)
@@ -136,6 +140,11 @@ def _mapping_problems(value: dict[t.Any, t.Any], kind: Kind, path: Path, partial
             yield Problem((*path, key), f"there is no key {key!r} here", nearest(key, kind.keys), key)
     for key in sorted(kind.required - set(value)) if not partial else ():
         yield Problem((*path, key), "is missing", f"add it, for example: {key}: {kind.keys[key].example}", value)
+
+
+def control_character(value: str) -> bool:
+    """Return whether a text holds what would end a line, or a terminal would obey."""
+    return any(ord(char) < 32 or ord(char) == 127 for char in value)
 
 
 def nearest(name: str, known: c.Iterable[str]) -> str:

@@ -92,7 +92,7 @@ def settings(
         "model_role": instance["model_role"],
         "kind": instance["kind"],
         "port": instance["port"],
-        "url": f"http://127.0.0.1:{instance['port']}",
+        "url": f"http://{_probed(layout.listen_address)}:{instance['port']}",
         "models": instance["served_model_name"],
         "secrets_file": secrets_file(instance, layout) if layout.secrets else "",
         "reasoning_parser": instance.get("reasoning_parser", ""),
@@ -105,6 +105,13 @@ def settings(
         "image": instance["image"]["reference"],
         "spec": spec,
     }
+
+
+def _probed(listen_address: str) -> str:
+    """Return where an engine that listens there is asked from its own box."""
+    if listen_address in {"0.0.0.0", "::"}:  # noqa: S104 - these say "everywhere", and the loopback is part of that
+        return "127.0.0.1"
+    return f"[{listen_address}]" if ":" in listen_address else listen_address
 
 
 def secrets_file(instance: c.Mapping[str, t.Any], layout: Layout) -> str:
@@ -195,7 +202,9 @@ def systemd_word(argument: str) -> str:
     systemd reads double quotes and backslashes much like a shell, then "%" as a specifier and "$" as a variable
     (systemd.service(5), "COMMAND LINES"; systemd.syntax(7), "QUOTING"). Nothing may be left for it to read.
     """
-    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
+    # Some of them would end the line, and with it the argument, in the unit file.
+    escaped = "".join(f"\\x{ord(char):02x}" if ord(char) < 32 or ord(char) == 127 else char for char in escaped)
     escaped = escaped.replace("%", "%%").replace("$", "$$")
     harmless = all(char.isalnum() or char in "-_=./:@,+" for char in argument)
     return escaped if argument and harmless else f'"{escaped}"'

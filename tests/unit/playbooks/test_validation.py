@@ -102,7 +102,7 @@ FAULTS: dict[str, Fault] = {
         box='model_roles:\n  - {role: writer, name: "Big Writer"}\n',
     ),
     "tensor parallel on one box": Fault(
-        ("model_roles[0]", "tensor_parallel_size is 2, but a box has one GPU", "serving_group"),
+        ("model_roles[0]", "tensor_parallel_size is 2, but a box has one GPU", "fits one box"),
         box="model_roles:\n  - {role: writer, tensor_parallel_size: 2}\n",
     ),
     "an image without a digest": Fault(
@@ -165,9 +165,50 @@ FAULTS: dict[str, Fault] = {
         ("writer: vLLM 0.32.0 has no flag --swap-space any more", "Remove it", "FLAG_REMOVED"),
         box="model_roles:\n  - {role: writer, args: {swap_space: 4}}\n",
     ),
+    "no model roles at all": Fault(
+        ("model_roles is not there", "model_roles: []"), box="model_role: [writer]\n", where="spark-1"
+    ),
+    "a flag that has a key of its own, with a dot": Fault(
+        ("model_roles[0].args", "has a key of its own: speculative"),
+        box="model_roles:\n  - {role: writer, args: {speculative_config.method: dflash}}\n",
+    ),
+    "memory that is taken twice": Fault(
+        ("model_roles[0].args", "'cpu_offload_gb', which cannot be used", "share one pool"),
+        box="model_roles:\n  - {role: writer, args: {cpu_offload_gb: 90}}\n",
+    ),
+    "a secret deep in a flag": Fault(
+        ("model_roles[0].args", "has 'token', which looks like a secret"),
+        box="model_roles:\n  - {role: writer, args: {hf_overrides: {token: hidden}}}\n",
+    ),
+    "a secret by its look": Fault(
+        ("model_roles[0].env", "has 'PROXY', which looks like a secret"),
+        box="model_roles:\n  - {role: writer, env: {PROXY: 'http://me:hidden@192.0.2.9'}}\n",
+    ),
+    "a line break in an argument": Fault(
+        ("model_roles[0].env", "gives A a line break"),
+        box='model_roles:\n  - {role: writer, env: {A: "x\\rUser=evil"}}\n',
+    ),
+    "a model name that is a flag": Fault(
+        ("model_roles[0].served_model_name", "is not a list of names"),
+        box="model_roles:\n  - {role: writer, served_model_name: [a, --trust-remote-code]}\n",
+    ),
+    "a number of drafts in words": Fault(
+        ("model_roles[0].speculative", "num_speculative_tokens, which is not a whole number"),
+        box="model_roles:\n  - {role: writer, speculative: {num_speculative_tokens: x}}\n",
+    ),
+    "a digest that nobody has filled in": in_group(
+        f"digest: {DIGEST}", "digest: sha256:" + "0" * 64, "image.digest", "is not a digest"
+    ),
+    "a secret of two lines": Fault(
+        ("vllm_server_api_key", "it is not one line of text"),
+        box=BOX + 'vllm_server_api_key: "hidden\\nLD_PRELOAD=/x"\n',
+    ),
+    "a timeout below nothing": Fault(
+        ("vllm_server_boot_timeout", "-5 is not between 1 and"), box=BOX + "vllm_server_boot_timeout: -5\n"
+    ),
     "a secret in the environment": in_group(
         "    max_num_seqs: 4\n",
-        "    max_num_seqs: 4\n    env: {HF_TOKEN: hf_nothing}\n",
+        "    max_num_seqs: 4\n    env: {HF_TOKEN: hidden}\n",
         "writer.env",
         "'HF_TOKEN', which looks like a secret",
         "vllm_server_secret_env",
@@ -239,6 +280,7 @@ def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_pa
     missing = [words for words in (fault.where, *fault.says) if words not in outcome.message]
     assert not missing, outcome.message
     assert len(outcome.message.splitlines()) == 1, outcome.message
+    assert "hidden" not in outcome.message
 
 
 def test_a_right_inventory_leads_to_a_connection(tmp_path: pathlib.Path) -> None:

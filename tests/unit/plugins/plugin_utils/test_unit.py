@@ -121,13 +121,27 @@ def test_a_secret_is_only_named_by_its_file() -> None:
         ("back\\slash", '"back\\\\slash"'),
         ("it's", '"it\'s"'),
         (";", '";"'),
-        ("two\nlines", '"two\\nlines"'),
+        ("two\nlines", '"two\\x0alines"'),
+        ("a\rUser=evil", '"a\\x0dUser=evil"'),
     ],
 )
 def test_nothing_in_an_argument_is_left_for_systemd_to_read(argument: str, word: str) -> None:
     assert _unit.systemd_word(argument) == word
-    if "\n" not in argument:  # a shell reads the rest of systemd's quoting the same way
+    if argument.isprintable():  # a shell reads the rest of systemd's quoting the same way
         assert shlex.split(word.replace("%%", "%").replace("$$", "$")) == [argument]
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://127.0.0.1:8000"),
+        ("192.0.2.7", "http://192.0.2.7:8000"),
+        ("2001:db8::7", "http://[2001:db8::7]:8000"),
+    ],
+)
+def test_an_engine_is_asked_where_it_listens(address: str, url: str) -> None:
+    assert _unit.unit(INSTANCE, PLAN, layout(listen_address=address))["settings"]["url"] == url
 
 
 OBSERVED: dict[str, t.Any] = {
