@@ -25,7 +25,6 @@ import urllib.parse
 from ansible_collections.gb10.fleet.plugins.module_utils import _command
 
 SOCKET: t.Final = "/var/run/docker.sock"
-_HUB: t.Final = "https://index.docker.io/v1/"
 _CONNECT_TIMEOUT_S: t.Final = 30.0
 # A registry may be silent while a large layer is unpacked.
 _READ_TIMEOUT_S: t.Final = 1800.0
@@ -116,13 +115,17 @@ def _message(body: bytes) -> str:
 
 
 def registry_of(name: str) -> str:
-    """Return the registry that an image's name points to, as Docker's configuration file spells it."""
+    """Return the registry that an image's name begins with, empty where it names none and the engine's own is meant."""
     first, slash = name.partition("/")[:2]
-    return first if slash and ("." in first or ":" in first or first == "localhost") else _HUB
+    return first if slash and ("." in first or ":" in first or first == "localhost") else ""
 
 
 def _registry_header(name: str) -> dict[str, str]:
-    found = account(registry_of(name), pathlib.Path("~/.docker/config.json").expanduser())
+    registry = registry_of(name)
+    if not registry:
+        code, out, _err = _command.run(["docker", "info", "--format", "{{.IndexServerAddress}}"])
+        registry = out.strip() if code == 0 else ""
+    found = account(registry, pathlib.Path("~/.docker/config.json").expanduser())
     if not found:
         return {}
     return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(found).encode()).decode()}

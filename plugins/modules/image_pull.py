@@ -18,10 +18,8 @@ author:
   - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gb10.fleet._attributes
+  - gb10.fleet._progress
 attributes:
-  action:
-    description: The action plugin of the same name shows the progress.
-    support: full
   check_mode:
     support: full
   diff_mode:
@@ -37,16 +35,6 @@ options:
     description: Where the collection's program lies on the box, see M(gb10.fleet.box_program).
     type: path
     default: /usr/local/lib/gb10-fleet/fleet.pyz
-  begin:
-    description:
-      - Whether to begin the pull, or only to wait for one that was begun.
-      - The action plugin sets it; leave it out.
-    type: bool
-    default: true
-  step:
-    description: How long to wait before returning with RV(finished) false, in seconds. The action plugin sets it.
-    type: int
-    default: 8
 """
 
 EXAMPLES = r"""

@@ -20,10 +20,8 @@ author:
   - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:
   - gb10.fleet._attributes
+  - gb10.fleet._progress
 attributes:
-  action:
-    description: The action plugin of the same name shows the progress.
-    support: full
   check_mode:
     support: full
   diff_mode:
@@ -46,16 +44,6 @@ options:
   spec:
     description: The fingerprint of what has to be running. Required for V(started).
     type: str
-  begin:
-    description:
-      - Whether to begin the change, or only to wait for one that was begun.
-      - The action plugin sets it; leave it out.
-    type: bool
-    default: true
-  step:
-    description: How long to wait before returning with RV(finished) false, in seconds. The action plugin sets it.
-    type: int
-    default: 8
 """
 
 EXAMPLES = r"""

@@ -83,8 +83,8 @@ def test_no_engine_is_said_with_its_socket(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("name", "registry"),
     [
-        ("vllm/vllm-openai", "https://index.docker.io/v1/"),
-        ("ubuntu", "https://index.docker.io/v1/"),
+        ("vllm/vllm-openai", ""),
+        ("ubuntu", ""),
         ("localhost/x", "localhost"),
         ("registry.example/x/y", "registry.example"),
         ("127.0.0.1:5000/x", "127.0.0.1:5000"),

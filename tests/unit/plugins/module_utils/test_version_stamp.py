@@ -36,7 +36,7 @@ def test_a_version_is_taken_apart(text: str, expected: Stamp | None) -> None:
         ("vllm:v0.22.0@sha256:0123", "0.22.0"),
         ("vllm:0.26.1rc1", "0.26.1"),
         # NVIDIA's calendar, CUDA's and Ubuntu's versions are no release of vLLM.
-        ("nvcr.io/nvidia/vllm:26.02-py3", ""),
+        ("registry.example/nvidia/vllm:26.02-py3", ""),
         ("vllm:cu12.9-ubuntu24.04", ""),
         ("vllm:cu130-nightly", ""),
         ("vllm@sha256:0123", ""),
@@ -53,7 +53,7 @@ def test_a_tag_claims_a_release_or_none(reference: str, version: str) -> None:
         ("vllm:vllm-arm64-cu13-0.25.1-d2f1e0a", "0.1.dev18498", [("VERSION_STAMP_IMPLAUSIBLE", "error")]),
         ("vllm:v0.6.2", "0.5.5", [("VERSION_TAG_MISMATCH", "error")]),
         ("djl:latest", "0.1.dev21+g67195691e.precompiled", [("VERSION_STAMP_IMPLAUSIBLE", "warning")]),
-        ("nvcr.io/nvidia/vllm:26.02-py3", "0.15.1+befbc472", []),
+        ("registry.example/nvidia/vllm:26.02-py3", "0.15.1+befbc472", []),
         ("vllm-node:latest", "0.26.1rc1.dev439+g7b9f2dad8", []),
         ("vllm-node:v0.23.1", "v0.23.1rc1.dev1053+gf2317c227.d20260712", []),
         ("vllm:v0.33.0", "0.33.0", []),
