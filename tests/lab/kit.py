@@ -47,7 +47,8 @@ class Run:
 
     def remote_executions(self, box: str) -> int:
         """Return how often something was run on a box over SSH; the run needs ``verbosity=3``."""
-        return sum(1 for match in _REMOTE.finditer(self.output) if match["box"] == box)
+        address = lab_facts()["lab_hosts"][box]["address"]
+        return sum(1 for match in _REMOTE.finditer(self.output) if match["box"] == address)
 
 
 def play(
