@@ -25,6 +25,8 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 # systemd unit names, container names and file names all accept this.
 _NAME: t.Final = r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?"
 _DEFAULT_PORT: t.Final = 8000
+# More is a slip of the finger: activations alone would take the pool many times over.
+_MOST_BATCHED: t.Final = 1_048_576
 _MODEL_NAME: t.Final = r"[A-Za-z0-9][\w./:+@-]{0,199}"
 
 # vLLM flags that the collection writes itself; in "args" they would be given twice.
@@ -78,9 +80,15 @@ def _flag_names(value: dict[t.Any, t.Any]) -> str | None:
             return f"sets the flag {name!r}, which has a key of its own: {OWNED_FLAGS[plain]}"
         if plain in REFUSED_FLAGS and content not in (None, False, 0, 1):
             return f"sets the flag {name!r}, which cannot be used: {REFUSED_FLAGS[plain]}"
+        if plain == "max_num_batched_tokens" and not _is_batch(content):
+            return f"has {schema.shown(content)} for {name}, which is not a whole number from 1 to {_MOST_BATCHED}"
         if str(name).startswith("-"):
             return f"names the flag {name!r} with its dashes; write {str(name).lstrip('-')}"
     return _hidden_secret(value)
+
+
+def _is_batch(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_BATCHED
 
 
 def _environment(value: dict[t.Any, t.Any]) -> str | None:

@@ -176,6 +176,10 @@ FAULTS: dict[str, Fault] = {
         ("model_roles[0].args", "'cpu_offload_gb', which cannot be used", "share one pool"),
         box="model_roles:\n  - {role: writer, args: {cpu_offload_gb: 90}}\n",
     ),
+    "a batch that is a slip of the finger": Fault(
+        ("model_roles[0].args", "10000000000 for max_num_batched_tokens", "from 1 to"),
+        box="model_roles:\n  - {role: writer, args: {max_num_batched_tokens: 10000000000}}\n",
+    ),
     "a secret deep in a flag": Fault(
         ("model_roles[0].args", "has 'token', which looks like a secret"),
         box="model_roles:\n  - {role: writer, args: {hf_overrides: {token: hidden}}}\n",

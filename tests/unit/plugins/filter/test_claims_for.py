@@ -95,3 +95,27 @@ def test_expected_backends() -> None:
     }
     with pytest.raises(AnsibleFilterError, match="does not say which vllm"):
         expected_backends({}, "nvfp4_w4a4")
+
+
+def test_the_launch_record_of_a_healthy_pair_is_healthy() -> None:
+    """A published record of two boxes (2026-08-07): both twins named, another NCCL in the image than on the host."""
+    pair = instance(
+        vllm="0.26.0",
+        tensor_parallel_size=2,
+        nodes=2,
+        max_model_len=98304,
+        gpu_memory_utilization=0.75,
+        args={"distributed_executor_backend": "mp"},
+        env={
+            "NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1",
+            "NCCL_SOCKET_IFNAME": "enp1s0f1np1",
+            "GLOO_SOCKET_IFNAME": "enp1s0f1np1",
+            "NCCL_IB_DISABLE": "0",
+        },
+    )
+    found = claims_for(pair, "2026-11-29", {"nccl": {"image": "2.28.3", "host": "2.28.9"}})
+    assert ids(found, "error") == []
+    assert "NCCL_IB_HCA_NOT_SET" not in ids(found, "warning", "info")
+    assert "NCCL_VERSION_DIFFERS_HOST_VS_IMAGE" in ids(found, "info")
+    one_twin = {**pair, "env": {}}
+    assert "NCCL_IB_HCA_NOT_SET" in ids(claims_for(one_twin, "2026-11-29"), "warning")
