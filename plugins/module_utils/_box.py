@@ -47,6 +47,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
 
 _ENGINE_STOP_S: t.Final = 30
 _TELL_EVERY_S: t.Final = 2.0
+_PAUSE_POLL_S: t.Final = 0.5
+_PAUSE_LIMIT_S: t.Final = 900.0
 _JOURNAL_LINES: t.Final = 4000
 _JOURNAL_S: t.Final = 20.0
 
@@ -153,6 +155,13 @@ def secret(path: str, name: str) -> str:
 def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     """Say in one line that the unit stays down, and why; say nothing while systemd is still trying."""
     unit = _instance.show(_command.run, _instance.unit_name(instance))
+    # systemd calls this after every failed start. In the pause after it nobody knows yet whether there will be another
+    # one, and a call that comes while this one is still running would be lost.
+    waited = 0.0
+    while unit.sub_state == "auto-restart" and waited < _PAUSE_LIMIT_S:
+        time.sleep(_PAUSE_POLL_S)
+        waited += _PAUSE_POLL_S
+        unit = _instance.show(_command.run, unit.name)
     if not unit.given_up:
         return 0
     last = _status.StatusFile(instance).read()

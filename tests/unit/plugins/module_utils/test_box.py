@@ -124,6 +124,24 @@ def test_there_are_no_last_words_while_systemd_still_tries(box: Box) -> None:
     assert box.journal == []
 
 
+def test_the_last_words_wait_for_the_end_of_the_pause(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [
+        "ActiveState=activating\nSubState=auto-restart\n",
+        "ActiveState=activating\nSubState=auto-restart\n",
+        "ActiveState=failed\nSubState=failed\nResult=exit-code\n",
+    ]
+    slept: list[float] = []
+    monkeypatch.setattr(_box.time, "sleep", slept.append)
+
+    def run(_argv: list[str], **_options: object) -> tuple[int, str, str]:
+        return 0, f"LoadState=loaded\n{states.pop(0) if len(states) > 1 else states[0]}", ""
+
+    monkeypatch.setattr(_command, "run", run)
+    assert _box.main(["explain", "writer"]) == 0
+    assert len(box.journal) == 1
+    assert len(slept) == 2
+
+
 @pytest.mark.parametrize("command", ["gate", "ready", "explain"])
 def test_an_instance_that_the_box_does_not_know(box: Box, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _box.main([command, "nobody"]) == 2
