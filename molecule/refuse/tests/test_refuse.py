@@ -14,7 +14,7 @@ import pytest
 from tests.lab import kit
 
 BOX, NAME = "spark-1", "coordinator"
-NOWHERE = "sha256:" + "0" * 64
+NOWHERE = "sha256:" + "0" * 63 + "1"
 
 
 @pytest.fixture
@@ -50,6 +50,8 @@ def test_a_registry_that_is_down(tmp_path: pathlib.Path) -> None:
         f"model_roles:\n  - role: {NAME}\n    image:\n"
         '      name: "{{ lab_built.lab_images.next.name }}"\n      digest: "{{ lab_built.lab_images.next.digest }}"\n'
     )
+    following = kit.lab_facts()["lab_images"]["next"]
+    kit.on_box(BOX, f"docker rmi {following['name']}@{following['digest']}", check=False)
     kit.on_box(BOX, "systemctl stop lab-registry")
     try:
         run = kit.play(limit=BOX, inventory=box_serves(tmp_path, text))
