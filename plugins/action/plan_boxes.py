@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import pathlib
 import typing as t
@@ -101,7 +102,9 @@ def _planned(
     """Return the plan of a box, or why there can be none."""
     try:
         reserve = variables.get("vllm_server_host_reserve_bytes")
-        return plan_box(box, instances, known, folder, None if reserve is None else int(reserve)), []
+        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        kept = None if reserve is None else int(reserve)
+        return plan_box(box, instances, known, folder, host_reserve_bytes=kept, today=today), []
     except PlanInputError as error:
         return None, [str(error) if str(error).startswith(box) else f"{box}: {error}"]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -79,7 +79,8 @@ def expected_backends(
     if not isinstance(instance, c.Mapping) or "vllm" not in instance:
         raise AnsibleFilterError("gb10.fleet.expected_backends: the instance does not say which vllm: it is for.")
     flags = _instance_facts.instance_facts(instance)["flags"]
-    found = _expected_backend.expected_backends(str(instance["vllm"]), scheme, families=families, flags=flags)
+    kernels = _expected_backend.Kernels(families or {})
+    found = _expected_backend.expected_backends(str(instance["vllm"]), scheme, kernels=kernels, flags=flags)
     return {"expects": found.as_expects(), "why": {"moe_backend": found.moe.why, "linear_backend": found.linear.why}}
 
 

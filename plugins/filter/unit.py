@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections.abc as c
+import datetime
 import typing as t
 
 from ansible.errors import AnsibleFilterError
@@ -22,8 +23,11 @@ def box_plan(
     observed: c.Mapping[str, t.Any],
     checkpoints: c.Mapping[str, c.Mapping[str, t.Any]],
     host_reserve_bytes: int,
+    *,
+    images: c.Mapping[str, c.Mapping[str, t.Any]] | None = None,
 ) -> dict[str, t.Any]:
     """Return the plan of a box from what it is and what its inventory wants."""
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     try:
         return _box_plan.box_plan(
             instances,
@@ -31,6 +35,8 @@ def box_plan(
             observed=observed,
             checkpoints=checkpoints,
             host_reserve_bytes=host_reserve_bytes,
+            images=images,
+            today=today,
         )
     except PlanInputError as error:
         raise AnsibleFilterError(f"gb10.fleet.box_plan: {error}") from error

@@ -21,7 +21,7 @@ import secrets
 import subprocess
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _cubin, _cubin_archive
+from ansible_collections.gb10.fleet.plugins.module_utils import _cubin, _cubin_archive, _cubin_cache
 
 MAX_ANSWER = 64 << 20  # bytes of JSON that an image may answer with
 MAX_REQUEST = 120_000  # bytes of one argument; Linux takes 131,072
@@ -180,9 +180,35 @@ def scan_image(
     program: str = "docker",
     method: str = "auto",
     machine: str | None = None,
+    cache: _cubin_cache.Cache | None = None,
+    keep: bool = True,
 ) -> dict[str, t.Any]:
-    """Check an image that is on this host. ``method``: run the script inside, copy the files out, or auto."""
+    """Check an image that is on this host. ``method``: run the script inside, copy the files out, or auto.
+
+    With a ``cache`` an image that was looked at before is not read again, and with ``keep`` one that was not is kept.
+    """
     facts = inspect_image(runner, program, image)
+    known = cache.read(facts.id) if cache else None
+    if known is not None:
+        # Names come and go while the content stays.
+        return {**known, "image": facts.as_dict(), "cached": True}
+    found = _scan(runner, image, facts, request, script=script, program=program, method=method, machine=machine)
+    if cache and keep:
+        cache.write(facts.id, found)
+    return {**found, "image": facts.as_dict(), "cached": False}
+
+
+def _scan(
+    runner: Runner,
+    image: str,
+    facts: Image,
+    request: t.Mapping[str, t.Any],
+    *,
+    script: bytes,
+    program: str,
+    method: str,
+    machine: str | None,
+) -> dict[str, t.Any]:
     foreign = facts.architecture not in {"", _architecture(machine or platform.machine())}
     reason = f"the image is for {facts.architecture}" if foreign else ""
     if method == "run" or (method == "auto" and not foreign):
@@ -192,12 +218,12 @@ def scan_image(
             runner.run([program, "rm", "--force", name])
         found = _answer(answer)
         if found:
-            return {**found, "image": facts.as_dict(), "method": "run"}
+            return {**found, "method": "run"}
         reason = f"running the check inside failed: {_last_line(answer)}"
         if method == "run":
             raise ImageError(f"image {image}: {reason}; use method copy, which starts nothing")
     found = _copy_out(runner, program, facts, request)
-    return {**found, "image": facts.as_dict(), "method": "copy", "method_reason": reason}
+    return {**found, "method": "copy", "method_reason": reason}
 
 
 def _architecture(machine: str) -> str:

@@ -345,7 +345,16 @@ READERS: dict[str, Reader] = {
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
     ),
-    **_named(_nemotron_h, "NemotronHForCausalLM"),
+    # The Omni and VL models have a NemotronHForCausalLM as their language model (llm_config), the only part with a
+    # cache: vllm/model_executor/models/registry.py and nano_nemotron_vl.py of 0.32.0.
+    **_named(
+        _nemotron_h,
+        "NemotronHForCausalLM",
+        "NemotronH_Nano_VL_V2",
+        "NemotronH_Nano_Omni_Reasoning_V3",
+        "NemotronH_Super_Omni_Reasoning_V3",
+        "NemotronH_Omni_Reasoning_V3",
+    ),
     **_named(_granite_hybrid, "GraniteMoeHybridForCausalLM"),
     **_named(_kimi_linear, "KimiLinearForCausalLM"),
     **_named(

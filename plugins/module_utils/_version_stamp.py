@@ -20,6 +20,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 _VERSION = re.compile(
     r"v?(?P<base>\d+(?:\.\d+)+)(?P<pre>(?:a|b|rc)\d+)?(?P<post>\.post\d+)?(?P<dev>\.dev\d+)?(?:\+(?P<local>[\w.]+))?"
 )
+_MOVING = ("nightly", "latest", "main", "dev", "edge")
 # A release as tags write it, which has three parts; 26.02 (NVIDIA's calendar) and 12.9 (CUDA) have two.
 _IN_TAG = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+)(?:\.post\d+|rc\d+)?(?![\d.])")
 
@@ -47,6 +48,10 @@ class Stamp:
         return self.base in {"0.0.0", "0.0"} or (self.base in {"0.1", "0.1.0"} and "dev" in self.pre)
 
 
+def _numbers(base: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in base.split("."))
+
+
 def version_in_tag(reference: str) -> str:
     """Return the release that an image reference claims, or nothing where its tag names none."""
     name = reference.partition("@")[0].rpartition("/")[2]
@@ -54,8 +59,19 @@ def version_in_tag(reference: str) -> str:
     return match[1] if match else ""
 
 
-def stamp_findings(reported: str, *, package: str = "vllm", tag: str = "", expected: str = "") -> list[Finding]:
-    """Judge the version that a package reports (vLLM answers /version with it)."""
+def moving_tag(reference: str) -> str:
+    """Return the tag of an image reference where it is one that moves (nightly, latest, main), else nothing."""
+    tag = reference.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    return tag if set(_MOVING) & set(re.split(r"[^a-z]+", tag.lower())) else ""
+
+
+def stamp_findings(
+    reported: str, *, package: str = "vllm", tag: str = "", expected: str = "", newest: str = ""
+) -> list[Finding]:
+    """Judge the version that a package reports (vLLM answers /version with it).
+
+    ``newest`` is the newest release that is known: an image of a moving tag that is older than it is stale.
+    """
     stamp, claimed = Stamp.parse(reported), version_in_tag(tag)
     if stamp is None or stamp.implausible:
         return [
@@ -68,6 +84,17 @@ def stamp_findings(reported: str, *, package: str = "vllm", tag: str = "", expec
             )
         ]
     found = []
+    latest = Stamp.parse(newest) if newest else None
+    if moving_tag(tag) and latest and _numbers(stamp.base) < _numbers(latest.base):
+        found.append(
+            Finding(
+                "STALE_IMAGE",
+                "warning",
+                f"the tag moves, and {package} in the image is {reported}, older than {newest}",
+                evidence=f"tag {tag}",
+                remedy="Take the release that is wanted by its digest; a tag that moves may also have stopped to.",
+            )
+        )
     if claimed and stamp.base != claimed:
         found.append(
             Finding(

@@ -75,6 +75,11 @@ options:
       - The CUDA version of the host's driver, as C(nvidia-smi) prints it. An image with a newer CUDA is a finding,
         because its PTX fails with error 222.
     type: str
+  cache:
+    description:
+      - A folder on the host where what was found in O(image) is kept by the image's id, so that it is read only once.
+        Written only where everything could be read, and not in check mode; a cache is no change of the host.
+    type: path
   checksum:
     description:
       - Whether the SHA-256 of every file is returned. Members of wheels and archives are always hashed.
@@ -117,6 +122,12 @@ EXAMPLES = r"""
     expected_version: 0.33.0
   register: kernels
   failed_when: kernels.verdict not in ['native', 'ptx']
+
+- name: Check it again later, without reading it again
+  gb10.fleet.cubin_info:
+    image: vllm/vllm-openai@sha256:0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0
+    cache: /var/lib/gb10-fleet/kernels
+  become: true
 
 - name: Look into an image that was saved to a file, for another GPU
   gb10.fleet.cubin_info:
@@ -192,6 +203,10 @@ method:
   description: How it was checked; C(run), C(exec), C(copy) or C(archive).
   returned: when an image, a container or an archive is checked
   type: str
+cached:
+  description: Whether the image was read before and its contents were taken from O(cache).
+  returned: when an image is checked
+  type: bool
 method_reason:
   description: Why files were copied out rather than the script run.
   returned: when files were copied out
@@ -208,10 +223,10 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _cubin, _cubin_image, _cubin_report
+from ansible_collections.gb10.fleet.plugins.module_utils import _cubin, _cubin_cache, _cubin_image, _cubin_report
 
 
-def scan(params: dict[str, t.Any]) -> dict[str, t.Any]:
+def scan(params: dict[str, t.Any], *, keep: bool) -> dict[str, t.Any]:
     """Return what is in the one source that was named."""
     request = {key: params[key] for key in ("capability", "families", "packages", "checksum")}
     if params["paths"] is not None:
@@ -221,8 +236,16 @@ def scan(params: dict[str, t.Any]) -> dict[str, t.Any]:
     runner, script, engine = _cubin_image.LocalRunner(), inspect.getsource(_cubin).encode(), params["engine"]
     if params["container"]:
         return _cubin_image.scan_container(runner, params["container"], request, script=script, program=engine)
+    cache = _cubin_cache.Cache(params["cache"], request, script) if params["cache"] else None
     return _cubin_image.scan_image(
-        runner, params["image"], request, script=script, program=engine, method=params["method"]
+        runner,
+        params["image"],
+        request,
+        script=script,
+        program=engine,
+        method=params["method"],
+        cache=cache,
+        keep=keep,
     )
 
 
@@ -246,6 +269,7 @@ def main() -> None:
             "requires": {"type": "list", "elements": "str", "default": []},
             "expected_version": {"type": "str"},
             "driver_cuda": {"type": "str"},
+            "cache": {"type": "path"},
             "checksum": {"type": "bool", "default": True},
             "families": {"type": "list", "elements": "dict"},
             "packages": {"type": "list", "elements": "str"},
@@ -258,7 +282,7 @@ def main() -> None:
     )
     params = module.params
     try:
-        found = scan(params)
+        found = scan(params, keep=not module.check_mode)
         found = _cubin_report.report(
             found,
             requires=params["requires"],
@@ -270,6 +294,8 @@ def main() -> None:
         )
     except _cubin.CubinError as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"cache: {error.filename or params['cache']} cannot be written ({error.strerror})")
     module.exit_json(changed=False, msg=f"{found['verdict']} on {found['capability']}", **found)
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import collections.abc as c
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _image_kernels, _known_findings
 from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import plan_memory
 
 # vLLM flags that a model role gives in "args" and that the size of its cache depends on.
@@ -34,10 +36,14 @@ def box_plan(
     observed: c.Mapping[str, t.Any],
     checkpoints: c.Mapping[str, c.Mapping[str, t.Any]],
     host_reserve_bytes: int,
+    images: c.Mapping[str, c.Mapping[str, t.Any]] | None = None,
+    today: str = "",
 ) -> dict[str, t.Any]:
     """Return the plan of a box: ``instances`` by name, ``box``, ``findings`` and ``verdict``.
 
-    ``checkpoints`` holds what checkpoint_info returned, by the name of the instance.
+    ``checkpoints`` holds what checkpoint_info returned, by the name of the instance; ``images`` what cubin_info
+    returned, by the reference of the image, where an image was looked at. Each planned instance also says what its boot
+    has to show (``expects``). With a day (``today``) the dated facts that only the checkpoint decides are judged, too.
     """
     pool = {
         "total_bytes": memory["total_bytes"],
@@ -47,7 +53,23 @@ def box_plan(
     }
     wanted = [_entry(one, checkpoints.get(one["name"], {})) for one in instances]
     plan = plan_memory(pool, wanted, host_reserve_bytes=host_reserve_bytes)
-    return {**plan, "instances": {one["name"]: _planned(one, host_reserve_bytes) for one in plan["instances"]}}
+    planned = {one["name"]: _planned(one, host_reserve_bytes) for one in plan["instances"]}
+    findings = list(plan["findings"])
+    for one in instances:
+        checkpoint = checkpoints.get(one["name"], {})
+        image = (images or {}).get(one["image"]["reference"])
+        judged = _image_kernels.judge(one, checkpoint, image)
+        planned[one["name"]]["expects"] = dict(judged.expects)
+        found = list(judged.findings)
+        if today and checkpoint:
+            found += _known_findings.checkpoint_findings(one, checkpoint, today)
+        findings += [_of_instance(one["name"], finding) for finding in found]
+    verdict = "refused" if any(one["severity"] == "error" for one in findings) else plan["verdict"]
+    return {**plan, "instances": planned, "findings": findings, "verdict": verdict}
+
+
+def _of_instance(name: str, finding: Finding) -> dict[str, str]:
+    return {**finding.as_dict(), "message": f"Instance {name}: {finding.message}"}
 
 
 def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -> dict[str, t.Any]:

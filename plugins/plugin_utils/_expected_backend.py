@@ -24,10 +24,17 @@ _DATA: t.Final = pathlib.Path(__file__).parent / "data" / "backends.yml"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """What the boot log has to name: one of ``names``; none where it is not known. ``why`` says how we know."""
+    """What the boot log has to name: one of ``names``; none where it is not known. ``why`` says how we know.
+
+    ``forced`` says that the command line left no choice. ``passed_over`` are kernels that vLLM would have preferred and
+    the image lacks; ``refused`` are all that the image lacks where none is left.
+    """
 
     names: tuple[str, ...]
     why: str
+    forced: bool = False
+    passed_over: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     @property
     def is_certain(self) -> bool:
@@ -48,22 +55,75 @@ class Expected:
         return {key: list(names) if len(names) > 1 else names[0] for key, names in known.items() if names}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kernels:
+    """What an image holds, as far as it was looked at; what was not looked at is taken for granted.
+
+    ``families`` are native, ptx, none or unknown; ``packages`` the Python packages and the CUDA tools (None: not
+    known); ``compiles`` says by family whether FlashInfer can compile it there (None: not known).
+    """
+
+    families: c.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    packages: frozenset[str] | None = None
+    compiles: c.Mapping[str, bool | None] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_image(cls, found: c.Mapping[str, t.Any]) -> Kernels:
+        """Take what cubin_info returned."""
+        # Of single files and wheels it is not known what will be installed beside them.
+        packages = frozenset(found["packages"]) | frozenset(found["tools"]) if "tools" in found else None
+        compiles = {name: detail.get("jit") for name, detail in found["kernels"].items()}
+        return cls(found["families"], packages, compiles)
+
+    def lacks(self, name: str) -> str:
+        """Return what vLLM asks for before it picks a kernel and does not find, empty where it finds all."""
+        kernel = _data()["kernels"].get(name, {})
+        package = kernel.get("package", "")
+        if package and not self._has(package):
+            return str(package)
+        family = kernel.get("family", "")
+        return str(family) if self.families.get(family, "native") == "none" else ""
+
+    def _has(self, package: str) -> bool:
+        if self.packages is None:
+            return True
+        helpers = _data()["packages"].get(package, {}).get("any", ())
+        return package in self.packages and (not helpers or bool(self.packages & set(helpers)))
+
+    def cannot_compile(self, name: str) -> str:
+        """Return the kernels that vLLM takes for granted and that can neither be loaded nor compiled; mostly empty."""
+        family = _data()["kernels"].get(name, {}).get("takes", "")
+        is_missing = self.families.get(family, "native") == "none" and self.compiles.get(family) is False
+        return str(family) if is_missing else ""
+
+    def verdict(self, name: str) -> str:
+        """Return whether a kernel is there as native code or as ptx; empty where it is not known."""
+        return self.families.get(_data()["kernels"].get(name, {}).get("family", ""), "")
+
+
 def expected_backends(
     version: str,
     scheme: str | None,
     *,
-    families: c.Mapping[str, str] | None = None,
+    kernels: Kernels | None = None,
     flags: c.Mapping[str, t.Any] | None = None,
 ) -> Expected:
     """Return which kernels a release picks for a checkpoint's scheme.
 
-    ``families`` are those of the image (native, ptx or none, as cubin_info returns them), where they are known;
-    ``flags`` are those of the command line, because a forced backend is no choice any more.
+    ``kernels`` are those of the image, where it was looked at; ``flags`` are those of the command line, because a
+    forced backend is no choice any more.
     """
+    there = kernels or Kernels()
     return Expected(
-        moe=_choice("moe", version, scheme, families or {}, (flags or {}).get("moe_backend")),
-        linear=_choice("linear", version, scheme, families or {}, (flags or {}).get("linear_backend")),
+        moe=_choice("moe", version, scheme, there, (flags or {}).get("moe_backend")),
+        linear=_choice("linear", version, scheme, there, (flags or {}).get("linear_backend")),
     )
+
+
+def native_since(name: str) -> str:
+    """Return the first vLLM wheel in which a kernel is native code for 12.1, empty where it is not known."""
+    family = _data()["kernels"].get(name, {}).get("family", "")
+    return str(_data()["native_since"].get(family, ""))
 
 
 @functools.cache
@@ -72,30 +132,29 @@ def _data() -> dict[str, t.Any]:
     return found
 
 
-def _choice(part: str, version: str, scheme: str | None, families: c.Mapping[str, str], forced: str | None) -> Choice:
+def _choice(part: str, version: str, scheme: str | None, kernels: Kernels, forced: str | None) -> Choice:
     if forced and forced != "auto":
         name = _data()["forced"][part].get(forced)
-        return Choice((name,) if name else (), f"--{part}-backend {forced} was given")
+        return Choice((name,) if name else (), f"--{part}-backend {forced} was given", forced=True)
     rule = _data()["schemes"].get(scheme)
     if rule is None:
         return Choice((), f"how vLLM chooses for {scheme or 'an unknown scheme'} is not known")
     if "only" in rule[part]:
-        return Choice(tuple(rule[part]["only"]), f"{rule['source']} ({rule['date']})")
+        possible = tuple(rule[part]["only"])
+        lacking = tuple(name for name in possible if kernels.lacks(name))
+        left = tuple(name for name in possible if name not in lacking)
+        return Choice(left, f"{rule['source']} ({rule['date']})", refused=() if left else lacking)
     try:
         catalogue, exact = catalogues.catalogue_for(version)
     except catalogues.UnknownVersionError as error:
         return Choice((), str(error))
     order = catalogue.auto.get(rule[part]["order"], [])
-    picked = _first_that_runs(order, families)
+    known = [name for name in order if _data()["kernels"].get(name, {}).get("runs")]
+    lacking = tuple(name for name in known if kernels.lacks(name))
+    picked = next((name for name in known if name not in lacking), "")
     if not picked:
-        return Choice((), f"vLLM {catalogue.version} has no order of kernels that could be read")
+        nothing = f"vLLM {catalogue.version} has no order of kernels that could be read"
+        return Choice((), nothing if not known else "the image has none of them", refused=lacking)
     stand_in = "" if exact else f", which stands in for {version}"
-    return Choice((picked,), f"the first of vLLM {catalogue.version}{stand_in} that runs on 12.1: {', '.join(order)}")
-
-
-def _first_that_runs(order: c.Sequence[str], families: c.Mapping[str, str]) -> str:
-    for name in order:
-        kernel = _data()["kernels"].get(name, {})
-        if kernel.get("runs") and families.get(kernel.get("family", ""), "native") != "none":
-            return name
-    return ""
+    why = f"the first of vLLM {catalogue.version}{stand_in} that runs on 12.1: {', '.join(order)}"
+    return Choice((picked,), why, passed_over=lacking[: known.index(picked)])

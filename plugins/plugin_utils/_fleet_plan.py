@@ -71,9 +71,14 @@ def plan_box(
     instances: c.Sequence[c.Mapping[str, t.Any]],
     known: Known,
     folder: CheckpointFolder,
+    *,
     host_reserve_bytes: int | None = None,
+    today: str = "",
 ) -> dict[str, t.Any]:
-    """Return the plan of one box with the command line of every instance; raise PlanInputError on unusable input."""
+    """Return the plan of one box with the command line of every instance; raise PlanInputError on unusable input.
+
+    With a day (``today``) the dated facts that only a checkpoint decides are judged, too.
+    """
     if known.memory is None:
         raise PlanInputError(f"{box}: its memory is not known; state box_memory, or let the playbook observe the box.")
     if not isinstance(known.checkpoints, c.Mapping) or not isinstance(known.memory, c.Mapping):
@@ -95,6 +100,7 @@ def plan_box(
         observed={"gpu": "none" if memory.get("platform") == "cpu" else "cdi", "instances": {}},
         checkpoints=checkpoints,
         host_reserve_bytes=_DEFAULT_RESERVE if host_reserve_bytes is None else host_reserve_bytes,
+        today=today,
     )
     plan["box"]["name"] = box
     for name, report in checkpoints.items():

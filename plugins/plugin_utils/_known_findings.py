@@ -32,10 +32,23 @@ def known_findings(instance: c.Mapping[str, t.Any], today: str) -> tuple[Finding
     found = {one.id: one for one in _vllm_lint.lint_instance(planned).findings}
     for one in _claims.claims_for(_instance_facts.instance_facts(planned), today):
         found.setdefault(one.id, one)
+    return _judged(instance, found.values())
+
+
+def checkpoint_findings(
+    instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any], today: str
+) -> tuple[Finding, ...]:
+    """Return what is known against an instance only since its checkpoint was read (checkpoint_info)."""
+    before = {one.id for one in _claims.claims_for(_instance_facts.instance_facts(instance), today)}
+    facts = _instance_facts.instance_facts(instance, {"checkpoint": checkpoint})
+    return _judged(instance, (one for one in _claims.claims_for(facts, today) if one.id not in before))
+
+
+def _judged(instance: c.Mapping[str, t.Any], findings: c.Iterable[Finding]) -> tuple[Finding, ...]:
     limits = _known_limits(instance)
     judged = [
         dataclasses.replace(one, severity="warning") if one.severity == "error" and one.id in limits else one
-        for one in found.values()
+        for one in findings
     ]
     return tuple(sorted((one for one in judged if one.severity != "info"), key=lambda one: one.severity != "error"))
 

@@ -19,6 +19,7 @@ import dataclasses
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._boot_expectations import EXPECTATIONS
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 
@@ -141,6 +142,11 @@ def _model_names(value: list[t.Any]) -> str | None:
     return None if value and all(good) else "is not a list of names without spaces"
 
 
+def _backend_names(value: list[t.Any]) -> str | None:
+    good = [isinstance(one, str) and one.strip() for one in value]
+    return None if value and all(good) else "is not a list of names as the boot log writes them"
+
+
 def _with_check(kind: schema.Kind, check: c.Callable[[t.Any], str | None]) -> schema.Kind:
     return dataclasses.replace(kind, check=check)
 
@@ -196,6 +202,7 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
     "kind": schema.text("chat", pattern="chat|base|embedding", meaning="one of chat, base, embedding"),
     "max_model_len": schema.whole("131072", low=1, high=100_000_000),
     "max_num_seqs": schema.whole("8", low=1, high=65536),
+    "kv_sequences": schema.whole("8", low=1, high=65536),
     "kv_cache_dtype": schema.text("fp8"),
     "kv_cache_memory_bytes": _with_check(
         schema.Kind(
@@ -219,7 +226,17 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
     "args": _with_check(schema.mapping("{max_num_batched_tokens: 8192}"), _flag_names),
     "env": _with_check(schema.mapping("{VLLM_LOGGING_LEVEL: INFO}"), _environment),
     "port": _PORT,
-    "expects": schema.mapping("{moe_backend: FLASHINFER_CUTLASS}"),
+    "expects": schema.mapping(
+        "{moe_backend: FLASHINFER_CUTLASS}",
+        {
+            name: schema.any_of(
+                "FLASHINFER_CUTLASS",
+                schema.text("FLASHINFER_CUTLASS"),
+                schema.Kind(name="a list", types=(list,), example="[TRITON, MARLIN]", check=_backend_names),
+            )
+            for name in EXPECTATIONS
+        },
+    ),
     "measured": _with_check(
         schema.mapping("{weights_gib: 21.9, overhead_gib: 3.1, source: boot log, date: '2026-11-29'}"), _measured
     ),

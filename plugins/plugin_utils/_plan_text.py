@@ -37,6 +37,7 @@ def plan_text(plan: t.Mapping[str, t.Any]) -> str:
         lines.append(f"{label}: {numbers[key]['value'] / GIB:.2f} GiB")
     for instance in plan["instances"]:
         lines += _speed(instance)
+        lines += _expects(instance)
         if instance["flags"]:
             command = instance.get("command") or instance["flags"]
             lines.append(f"{instance['name']}: {shlex.join(command)}")
@@ -99,6 +100,15 @@ def _table(instances: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
         )
         for row in rows
     ]
+
+
+def _expects(instance: t.Mapping[str, t.Any]) -> list[str]:
+    expects = instance.get("expects") or {}
+    names = [
+        f"{key} {' or '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
+        for key, value in expects.items()
+    ]
+    return [f"{instance['name']}: its boot log has to show {', '.join(names)}"] if names else []
 
 
 def _speed(instance: t.Mapping[str, t.Any]) -> list[str]:

@@ -71,6 +71,23 @@ def test_a_context_that_does_not_fit_the_box(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("untouched")
+def test_an_image_without_code_for_a_gpu() -> None:
+    # The engine of these boxes runs on the CPU. Where it had to run on a GPU, it could not.
+    run = kit.play(limit=BOX, extra={"vllm_server_check_kernels": "always"})
+    assert run.status == "failed"
+    assert "nothing on it was changed" in run.failures[0]
+    assert "has no code for any GPU" in run.failures[0]
+    # What was found is kept, by the image's id.
+    kept = kit.on_box(
+        BOX, "find /var/lib/gb10-fleet/kernels -name 'sha256-*.json' -newermt '-10 minutes' -printf '%f %s\\n'"
+    )
+    assert len(kept.splitlines()) == 1
+    again = kit.play(limit=BOX, extra={"vllm_server_check_kernels": "always"}, verbosity=1)
+    assert again.status == "failed"
+    assert '"cached": true' in again.output or "cached: true" in again.output
+
+
+@pytest.mark.usefixtures("untouched")
 def test_a_flag_that_this_vllm_does_not_have(tmp_path: pathlib.Path) -> None:
     text = f"model_roles:\n  - {{role: {NAME}, args: {{swap_space: 4}}}}\n"
     run = kit.play(limit=BOX, inventory=box_serves(tmp_path, text))

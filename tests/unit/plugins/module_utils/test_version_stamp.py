@@ -65,6 +65,24 @@ def test_a_mis_stamped_build_is_seen(tag: str, reported: str, expected: list[tup
     assert [(one.id, one.severity) for one in stamp_findings(reported, tag=tag)] == expected
 
 
+@pytest.mark.parametrize(
+    ("tag", "reported", "stale"),
+    [
+        ("vllm:cu130-nightly", "0.19.2.dev3", True),
+        ("vllm:latest", "0.31.0", True),
+        ("vllm:latest", "0.33.0", False),
+        ("vllm:nightly", "0.34.0rc1.dev5", False),
+        ("vllm:v0.19.0", "0.19.0", False),
+        ("vllm@sha256:0123", "0.19.0", False),
+        ("vllm:maintained", "0.19.0", False),
+    ],
+)
+def test_a_tag_that_moves_is_held_against_the_newest_release(tag: str, reported: str, stale: bool) -> None:
+    found = stamp_findings(reported, tag=tag, newest="0.33.0")
+    assert [(one.id, one.severity) for one in found] == ([("STALE_IMAGE", "warning")] if stale else [])
+    assert stamp_findings(reported, tag=tag) == []
+
+
 def test_another_version_than_expected_is_said() -> None:
     (finding,) = stamp_findings("0.22.0+cu129", expected="0.33.0")
     assert (finding.id, finding.message) == (

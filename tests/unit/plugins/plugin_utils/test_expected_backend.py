@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils._expected_backend import expected_backends
+from ansible_collections.gb10.fleet.plugins.plugin_utils._expected_backend import Kernels, expected_backends
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_by_scheme_and_version(version: str, scheme: str | None, expects: dict[s
 
 def test_an_image_without_fp4_kernels_falls_to_marlin() -> None:
     families = {"nvfp4_dense": "none", "nvfp4_moe": "none", "marlin_dense": "native"}
-    expected = expected_backends("0.22.0", "nvfp4_w4a4", families=families)
+    expected = expected_backends("0.22.0", "nvfp4_w4a4", kernels=Kernels(families))
     assert expected.linear.names == ("MarlinNvFp4LinearKernel",)
     assert expected.moe.names == ("FLASHINFER_CUTLASS",)
 
 
 def test_b12x_is_next_for_dense_layers_from_0_28() -> None:
     families = {"nvfp4_dense": "none"}
-    assert expected_backends("0.28.0", "nvfp4_w4a4", families=families).linear.names == (
+    assert expected_backends("0.28.0", "nvfp4_w4a4", kernels=Kernels(families)).linear.names == (
         "FlashInferB12xNvFp4LinearKernel",
     )
     assert "stands in for 0.27.2.dev1" in expected_backends("0.27.2.dev1", "nvfp4_w4a4").moe.why
