@@ -10,6 +10,7 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz gate NAME      ExecStartPre: wait until the memory is back, or refuse
     fleet.pyz ready NAME     ExecStartPost: wait until a real completion was answered, or fail
     fleet.pyz explain NAME   OnFailure: say in one line why the unit stays down
+    fleet.pyz watch NAME     a timer's: see whether the engine lives, and restart it where it does not
     fleet.pyz pull IMAGE     pull an image by digest and keep its progress in /run/gb10-fleet
     fleet.pyz download JSON  download a checkpoint and keep its progress there
 
@@ -43,6 +44,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _process_state,
     _pull,
     _status,
+    _watch,
 )
 
 _ENGINE_STOP_S: t.Final = 30
@@ -61,6 +63,7 @@ def main(argv: c.Sequence[str] | None = None) -> int:
         ("gate", "wait until an instance may start"),
         ("ready", "wait until an instance answers a real completion"),
         ("explain", "say why an instance stays down"),
+        ("watch", "see whether an instance lives, and restart it where it does not"),
     ):
         commands.add_parser(name, help=about).add_argument("instance")
     commands.add_parser("pull", help="pull an image by digest").add_argument("image")
@@ -74,7 +77,12 @@ def main(argv: c.Sequence[str] | None = None) -> int:
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
         return 2
-    handlers: dict[str, c.Callable[[str, dict[str, t.Any]], int]] = {"gate": gate, "ready": ready, "explain": explain}
+    handlers: dict[str, c.Callable[[str, dict[str, t.Any]], int]] = {
+        "gate": gate,
+        "ready": ready,
+        "explain": explain,
+        "watch": watch,
+    }
     return handlers[given.command](given.instance, settings)
 
 
@@ -173,6 +181,11 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
         f"See `journalctl -u {unit.name}`; when it is cured: `systemctl reset-failed {unit.name}` and start it.",
     )
     return 0
+
+
+def watch(instance: str, settings: c.Mapping[str, t.Any]) -> int:
+    """See whether the instance lives; what is done about it is in the unit's own journal."""
+    return _watch.watch(instance, settings, api_key=secret(settings["secrets_file"], "VLLM_API_KEY"))
 
 
 def pull(image: str) -> int:

@@ -226,6 +226,7 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
     "args": _with_check(schema.mapping("{max_num_batched_tokens: 8192}"), _flag_names),
     "env": _with_check(schema.mapping("{VLLM_LOGGING_LEVEL: INFO}"), _environment),
     "port": _PORT,
+    "restart_after_hours": schema.whole("20", low=1, high=720),
     "expects": schema.mapping(
         "{moe_backend: FLASHINFER_CUTLASS}",
         {
@@ -272,6 +273,10 @@ _SETTINGS: t.Final[c.Mapping[str, schema.Kind]] = {
     "vllm_server_restart_delay": _seconds("10"),
     "vllm_server_probe_timeout": _seconds("120"),
     "vllm_server_start_limit_burst": schema.whole("3", low=1, high=100),
+    "vllm_server_liveness": schema.Kind(name="true or false", types=(bool,), example="true"),
+    "vllm_server_liveness_period": schema.whole("300", low=15, high=86400),
+    "vllm_server_liveness_restarts": schema.whole("3", low=1, high=100),
+    "vllm_server_liveness_window": _seconds("21600"),
     "vllm_server_host_reserve_bytes": schema.whole("8589934592", low=0, high=2**50),
     "vllm_server_listen_address": schema.text(
         "127.0.0.1", pattern=r"[0-9A-Fa-f.:]+", meaning="an IPv4 or IPv6 address of the box"

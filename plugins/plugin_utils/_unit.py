@@ -27,6 +27,30 @@ _HASH_ROUNDS: t.Final = 200_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """How often the watch of a box looks (seconds), and how often it may restart an engine within its window."""
+
+    period_s: int
+    restarts: int
+    window_s: int
+
+    @property
+    def answer_s(self) -> int:
+        """How long a look waits for its completion: a busy engine takes its time, and 10 s prove nothing."""
+        return min(60, max(10, self.period_s // 5))
+
+    @property
+    def every_s(self) -> int:
+        """The time from one look to the next, so that a dead engine is noticed within one period."""
+        return max(5, self.period_s - self.answer_s)
+
+    @property
+    def limit_s(self) -> int:
+        """How long a look and its repetitions may take before systemd ends them."""
+        return 2 * self.period_s + 120
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Where things lie on the box, and how long they may take (seconds)."""
 
@@ -39,6 +63,7 @@ class Layout:
     boot_timeout_s: int
     stop_timeout_s: int
     start_limit_burst: int
+    liveness: Liveness | None = None
 
 
 def docker_run(
@@ -104,6 +129,22 @@ def settings(
         "start_limit_burst": layout.start_limit_burst,
         "image": instance["image"]["reference"],
         "spec": spec,
+        "liveness": _liveness_settings(instance, layout.liveness),
+    }
+
+
+def _liveness_settings(instance: c.Mapping[str, t.Any], liveness: Liveness | None) -> dict[str, t.Any] | None:
+    """Return what the watch has to know of the instance, None where it is switched off."""
+    if liveness is None:
+        return None
+    return {
+        "period_s": liveness.period_s,
+        "answer_s": liveness.answer_s,
+        "every_s": liveness.every_s,
+        "limit_s": liveness.limit_s,
+        "restarts": liveness.restarts,
+        "window_s": liveness.window_s,
+        "restart_after_hours": instance.get("restart_after_hours", 0),
     }
 
 
@@ -159,6 +200,16 @@ def files(
     found: list[dict[str, t.Any]] = [
         {"dest": f"{_UNIT_FOLDER}/gb10-fleet-explain@.service", "template": "gb10-fleet-explain@.service.j2"}
     ]
+    watched = [one["settings"]["liveness"] for one in units if one["settings"]["liveness"]]
+    if watched:
+        found += [
+            {
+                "dest": f"{_UNIT_FOLDER}/gb10-fleet-watch@.{suffix}",
+                "template": f"gb10-fleet-watch@.{suffix}.j2",
+                "vars": {"__vllm_server_liveness": watched[0]},
+            }
+            for suffix in ("service", "timer")
+        ]
     for one in units:
         text = json.dumps(one["settings"], indent=4, sort_keys=True)
         found += [
