@@ -13,6 +13,7 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz watch NAME     a timer's: see whether the engine lives, and restart it where it does not
     fleet.pyz pull IMAGE     pull an image by digest and keep its progress in /run/gb10-fleet
     fleet.pyz download JSON  download a checkpoint and keep its progress there
+    fleet.pyz soak JSON      ask an instance many questions at a time, and write the verdict into its record
 
 Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 
@@ -34,15 +35,19 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _boot_log,
     _command,
+    _deploy_record,
     _docker,
     _download,
     _gate,
     _instance,
     _journal,
     _memory,
+    _openai_api,
     _probe,
     _process_state,
     _pull,
+    _soak,
+    _soak_report,
     _status,
     _watch,
 )
@@ -68,11 +73,14 @@ def main(argv: c.Sequence[str] | None = None) -> int:
         commands.add_parser(name, help=about).add_argument("instance")
     commands.add_parser("pull", help="pull an image by digest").add_argument("image")
     commands.add_parser("download", help="download a checkpoint").add_argument("request")
+    commands.add_parser("soak", help="ask an instance many questions at a time").add_argument("request")
     given = parser.parse_args(argv)
     if given.command == "pull":
         return pull(given.image)
     if given.command == "download":
         return download(given.request)
+    if given.command == "soak":
+        return soak(given.request)
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
@@ -218,6 +226,33 @@ def download(request: str) -> int:
         if wanted.env_file:
             pathlib.Path(wanted.env_file).unlink(missing_ok=True)
     announce(status, _status.DONE, "the checkpoint is complete")
+    return 0
+
+
+def soak(text: str) -> int:
+    """Soak an instance, leave the report where the vllm_soak module reads it, and the verdict in the deploy record."""
+    request = _soak.from_json(text)
+    name = _status.job_name("soak", request.job)
+    status = _status.StatusFile(name)
+    settings = _instance.settings(request.instance) if request.instance else {}
+    try:
+        if request.instance and not settings:
+            raise _soak.SoakError(f"this box has no instance {request.instance}; deploy it first")
+        api_key = os.environ.get("VLLM_API_KEY", "")
+        if settings:
+            request = _soak.of_instance(request, settings)
+            api_key = secret(settings["secrets_file"], "VLLM_API_KEY")
+        seldom = Seldom(lambda line: announce(status, "soak", line))
+        report = _soak.Soak(request, api_key=api_key, tell=seldom.say).run()
+        if settings:
+            report["not_recorded"] = _deploy_record.keep_soak(request.instance, settings, report, at=time.time())
+        _soak.leave(report, name)
+    except (_soak.SoakError, _openai_api.InputError, OSError) as error:
+        announce(status, "soak", str(error), failed=True)
+        return 1
+    finally:
+        (_status.FOLDER / f"{name}.env").unlink(missing_ok=True)
+    announce(status, _status.DONE, _soak_report.summary(report))
     return 0
 
 

@@ -17,6 +17,7 @@ import hashlib
 import json
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _deploy_record
 from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import render_args
 
 # Raised when the unit's template changes in a way that a running engine has to be restarted for.
@@ -122,6 +123,7 @@ def settings(
         "secrets_file": secrets_file(instance, layout) if layout.secrets else "",
         "reasoning_parser": instance.get("reasoning_parser", ""),
         "tool_call_parser": instance.get("tool_call_parser", ""),
+        "speculative": bool(instance.get("speculative")),
         "memory_bytes": plan["memory_bytes"],
         "memory_floor_bytes": plan["memory_floor_bytes"],
         "gate_timeout_s": layout.gate_timeout_s,
@@ -134,8 +136,8 @@ def settings(
 
 
 def _liveness_settings(instance: c.Mapping[str, t.Any], liveness: Liveness | None) -> dict[str, t.Any] | None:
-    """Return what the watch has to know of the instance, None where it is switched off."""
-    if liveness is None:
+    """Return what the watch has to know of the instance, None where there is none: a headless rank cannot be asked."""
+    if liveness is None or instance.get("headless"):
         return None
     return {
         "period_s": liveness.period_s,
@@ -180,6 +182,8 @@ def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: L
         "argv": argv,
         "spec": spec,
         "settings": settings(instance, plan, layout, spec),
+        # What its deploy record says until a soak says more.
+        **_deploy_record.proven(instance.get("speculative"), None),
     }
 
 
@@ -227,7 +231,8 @@ def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t
     """Return what a box has to do to serve exactly ``units``.
 
     ``leaving`` are no longer named, ``replaced`` run with another fingerprint, ``starting`` are all that have to be
-    started; ``announcement`` says each of these in a sentence.
+    started; ``announcement`` says each of these in a sentence. ``unproven`` says what will not be proven by answering
+    alone.
     """
     there = observed["instances"]
     wanted = {one["name"]: one for one in units}
@@ -240,7 +245,21 @@ def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t
         verb = "restart" if name in replaced else "start"
         what = "it serves something else" if name in replaced else "it does not serve yet"
         lines.append(f"{verb} vllm-{name} (model role {role}, port {port}): {what}")
-    return {"leaving": leaving, "replaced": replaced, "starting": starting, "announcement": lines}
+    return {
+        "leaving": leaving,
+        "replaced": replaced,
+        "starting": starting,
+        "announcement": lines,
+        "unproven": [sentence for name, one in wanted.items() if (sentence := _unproven(one, there.get(name, {})))],
+    }
+
+
+def _unproven(unit: c.Mapping[str, t.Any], state: c.Mapping[str, t.Any]) -> str:
+    """Return why an instance is not proven, and what proves it; empty where it is."""
+    known = state.get("recorded_spec") == unit["spec"] and "proven" in state
+    proven, because = (state["proven"], state["because"]) if known else (unit["proven"], unit["because"])
+    remedy = "soak it (playbooks/soak.yml) before you trust it"
+    return "" if proven else f"vllm-{unit['name']} is not proven: {because}; {remedy}"
 
 
 def _serves(state: c.Mapping[str, t.Any], spec: str) -> bool:

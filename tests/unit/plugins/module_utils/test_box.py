@@ -164,7 +164,12 @@ def test_the_watch_gets_the_settings_and_the_key(
     settings = {**SETTINGS, "secrets_file": str(tmp_path / "writer.env")}
     monkeypatch.setattr(_instance, "settings", lambda name: settings)
     seen: list[object] = []
-    monkeypatch.setattr(_watch, "watch", lambda *given, **named: seen.append((given, named)) or 0)
+
+    def watch(*given: object, **named: object) -> int:
+        seen.append((given, named))
+        return 0
+
+    monkeypatch.setattr(_watch, "watch", watch)
     assert _box.main(["watch", "writer"]) == 0
     assert seen == [(("writer", settings), {"api_key": "sk-1"})]
 

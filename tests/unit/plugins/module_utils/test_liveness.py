@@ -34,7 +34,7 @@ class Engine:
     def look(self, sign: str = "alive", *, invocation: str = "a", **seen: t.Any) -> Action:
         """Look once; what is said is kept, and the state goes the way of the file that it lies in."""
         self.at += self.step
-        given = {"age_s": 600.0, "reason": f"it is {sign}.", "loaded": False} | seen
+        given: dict[str, t.Any] = {"age_s": 600.0, "reason": f"it is {sign}.", "loaded": False, **seen}
         look = Look(at=self.at, invocation=invocation, sign=t.cast("t.Any", sign), **given)
         state, action = decide(self.state, look, self.limits)
         self.state = State.from_dict(json.loads(json.dumps(dataclasses.asdict(state))))
@@ -223,7 +223,7 @@ def test_an_engine_that_does_not_age_is_left_alone_for_ever() -> None:
 
 def drafted(engine: Engine, *shares: float, age_s: float = 6 * 3600, loaded: bool = False) -> list[str]:
     """Have the drafter hit this share of 2500 tokens before each look."""
-    deeds = []
+    deeds: list[str] = []
     for share in shares:
         was = engine.state.trend
         now = Drafts(was.drafts + 500, was.drafted + 2500, was.accepted + round(2500 * share))
