@@ -35,19 +35,16 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _boot_log,
     _command,
-    _deploy_record,
     _docker,
     _download,
     _gate,
     _instance,
     _journal,
     _memory,
-    _openai_api,
     _probe,
     _process_state,
     _pull,
-    _soak,
-    _soak_report,
+    _soak_job,
     _status,
     _watch,
 )
@@ -80,7 +77,7 @@ def main(argv: c.Sequence[str] | None = None) -> int:
     if given.command == "download":
         return download(given.request)
     if given.command == "soak":
-        return soak(given.request)
+        return _soak_job.run(given.request, announce, secret)
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
@@ -226,33 +223,6 @@ def download(request: str) -> int:
         if wanted.env_file:
             pathlib.Path(wanted.env_file).unlink(missing_ok=True)
     announce(status, _status.DONE, "the checkpoint is complete")
-    return 0
-
-
-def soak(text: str) -> int:
-    """Soak an instance, leave the report where the vllm_soak module reads it, and the verdict in the deploy record."""
-    request = _soak.from_json(text)
-    name = _status.job_name("soak", request.job)
-    status = _status.StatusFile(name)
-    settings = _instance.settings(request.instance) if request.instance else {}
-    try:
-        if request.instance and not settings:
-            raise _soak.SoakError(f"this box has no instance {request.instance}; deploy it first")
-        api_key = os.environ.get("VLLM_API_KEY", "")
-        if settings:
-            request = _soak.of_instance(request, settings)
-            api_key = secret(settings["secrets_file"], "VLLM_API_KEY")
-        seldom = Seldom(lambda line: announce(status, "soak", line))
-        report = _soak.Soak(request, api_key=api_key, tell=seldom.say).run()
-        if settings:
-            report["not_recorded"] = _deploy_record.keep_soak(request.instance, settings, report, at=time.time())
-        _soak.leave(report, name)
-    except (_soak.SoakError, _openai_api.InputError, OSError) as error:
-        announce(status, "soak", str(error), failed=True)
-        return 1
-    finally:
-        (_status.FOLDER / f"{name}.env").unlink(missing_ok=True)
-    announce(status, _status.DONE, _soak_report.summary(report))
     return 0
 
 

@@ -40,6 +40,8 @@ _CHEAP_S: t.Final = 5.0
 _LOOK_EVERY_S: t.Final = 2.0
 _LADDER_S: t.Final = 300.0
 _KERNEL_LINES: t.Final = 100
+# So many sums are asked one at a time first.
+_ALONE: t.Final = 6
 
 Tell = c.Callable[[str], None]
 Run = c.Callable[[list[str]], tuple[int, str, str]]
@@ -118,6 +120,7 @@ class Soak:
         )
         if not verdict.ready:
             return _soak_report.report(plan, dataclasses.replace(seen, not_ready=verdict.summary))
+        alone = _soak_load.one_by_one(self._client, plan, _ALONE, seed=random.SystemRandom().getrandbits(48))
         loaded = time.monotonic()
         results = self._load(plan, began + request.timeout)
         took = time.monotonic() - loaded
@@ -127,6 +130,7 @@ class Soak:
             dataclasses.replace(
                 seen,
                 results=results,
+                alone=alone,
                 took_s=took,
                 after=self._metrics(),
                 kv_usage_max=self._kv_usage,

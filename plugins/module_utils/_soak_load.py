@@ -144,8 +144,15 @@ def _question(number: int, rng: random.Random) -> Question:
     return ask("arithmetic", rng)
 
 
-def payload(plan: Plan, question: Question, salt: str) -> tuple[str, dict[str, t.Any]]:
-    """Return the path and the body of a request."""
+def one_by_one(client: Client, plan: Plan, count: int, *, seed: int) -> tuple[Result, ...]:
+    """Ask sums one at a time, each past the cache: what the model can do where neither load nor cache is to blame."""
+    rng = random.Random(seed)  # noqa: S311 - questions, not secrets
+    asked = [(ask("arithmetic", rng), f"{seed:x}-alone-{number}") for number in range(count)]
+    return tuple(send(client, plan, question, salt, time.monotonic, alone=True) for question, salt in asked)
+
+
+def payload(plan: Plan, question: Question, salt: str, *, alone: bool = False) -> tuple[str, dict[str, t.Any]]:
+    """Return the path and the body of a request; one that is ``alone`` shares nothing with others in the cache."""
     body: dict[str, t.Any] = {
         "model": plan.model,
         "max_tokens": plan.max_tokens,
@@ -154,7 +161,7 @@ def payload(plan: Plan, question: Question, salt: str) -> tuple[str, dict[str, t
         "stream_options": {"include_usage": True},
     }
     prefix = " ".join([_SENTENCE] * -(-plan.shared_prefix // _TOKENS_PER_SENTENCE))
-    if not prefix:
+    if alone or not prefix:
         body["cache_salt"] = salt
     if plan.kind == "base":
         return COMPLETIONS, body | {"prompt": f"{prefix} {question.prompt}\nAnswer:".strip()}
@@ -165,9 +172,17 @@ def payload(plan: Plan, question: Question, salt: str) -> tuple[str, dict[str, t
     return CHAT, body
 
 
-def send(client: Client, plan: Plan, question: Question, salt: str, clock: c.Callable[[], float]) -> Result:
+def send(
+    client: Client,
+    plan: Plan,
+    question: Question,
+    salt: str,
+    clock: c.Callable[[], float],
+    *,
+    alone: bool = False,
+) -> Result:
     """Send one request and judge what comes."""
-    path, body = payload(plan, question, salt)
+    path, body = payload(plan, question, salt, alone=alone)
     started = clock()
     try:
         stream = client.stream(path, body, Deadline.after(plan.request_timeout, clock), with_key=plan.with_key)

@@ -50,6 +50,11 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
     "SOAK_WRONG_ANSWERS": Known(
         "error", "More than 2 % of the sums under load were wrong, though the model can add.", _BACKENDS
     ),
+    "SOAK_SUMS_NOT_JUDGED": Known(
+        "warning",
+        "Sums are wrong under load, but without load and cache, too: the model cannot add with this prompt.",
+        "Leave shared_prefix out, or see what vllm_probe says of its answers.",
+    ),
     "SOAK_ENGINE_RESTARTED": Known(
         "error", "The engine ended or was restarted during the soak.", "Read the journal of its unit."
     ),
@@ -85,10 +90,13 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """All that was seen during a soak. Starts are the starts of the engine; None is what nobody could tell."""
+    """All that was seen during a soak. ``alone`` is what was asked one at a time before the load; ``starts`` are the
+    starts of the engine. None is what nobody could tell.
+    """
 
     results: tuple[Result, ...]
     took_s: float
+    alone: tuple[Result, ...] = ()
     before: EngineMetrics | None
     after: EngineMetrics | None
     kv_usage_max: float | None = None
@@ -172,9 +180,7 @@ def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator
         yield finding("SOAK_REQUESTS_FAILED", f"{counts['failed']} of {done} requests failed.", _first(seen, "failed"))
     if counts["garbage"]:
         yield finding("SOAK_GARBAGE", f"{counts['garbage']} of {done} answers are garbage.", _first(seen, "garbage"))
-    sums = counts["right"] + counts["wrong"]
-    if counts["wrong"] > WRONG_SHARE * sums:
-        yield finding("SOAK_WRONG_ANSWERS", f"{counts['wrong']} of {sums} sums are wrong.", _first(seen, "wrong"))
+    yield from _sums(seen, counts)
     if len(seen.starts) > 1:
         yield finding("SOAK_ENGINE_RESTARTED", f"The engine ended or was started anew, {len(seen.starts) - 1} times.")
     if seen.kernel:
@@ -186,6 +192,19 @@ def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator
         yield finding("SOAK_OUT_OF_TIME", f"{done} of {plan.requests} requests were answered in {seen.took_s:.0f} s.")
     if counts["cut"] > done / 2:
         yield finding("SOAK_ANSWERS_CUT", f"{counts['cut']} of {done} answers were cut at {plan.max_tokens} tokens.")
+
+
+def _sums(seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator[Finding]:
+    """Yield what the sums say: what a model misses without load as well is not the load's fault."""
+    sums, misses = counts["right"] + counts["wrong"], sum(one.outcome == "wrong" for one in seen.alone)
+    if counts["wrong"] <= WRONG_SHARE * sums:
+        return
+    wrong = f"{counts['wrong']} of {sums} sums are wrong"
+    if misses > 1:
+        message = f"{wrong}, and {misses} of {len(seen.alone)} without load, too."
+        yield finding("SOAK_SUMS_NOT_JUDGED", message, _first(seen, "wrong"))
+    else:
+        yield finding("SOAK_WRONG_ANSWERS", f"{wrong}.", _first(seen, "wrong"))
 
 
 def _counted(seen: Seen) -> c.Iterator[Finding]:
