@@ -21,6 +21,7 @@ from lab import engine_api, golden, hosts, models, needs, roots, ssh, status
 from lab.build import prune, remove_tree, say, stop_all
 from lab.engine import image as engine_image
 from lab.names import SUITES, HostSpec, LabError
+from lab.scripted import image as scripted_image
 from lab.state import Lab, write_json
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Built:
 
     host_images: dict[str, str]
     images: engine_image.EngineImages
+    registry: scripted_image.Registry
     models: Path
     seed: golden.Seed
     keep: list[Path]
@@ -73,6 +75,7 @@ def build_all(lab: Lab, client: docker.DockerClient, suites: list[str]) -> Built
         root = start(lambda: engine_image.build_root(lab, base.result(), wheels.result()))
         trained = start(lambda: models.build_models(lab, root.result()))
         images = start(lambda: engine_image.build_images(lab, root.result()))
+        registry = start(lambda: scripted_image.build(lab, images.result()))
         seed = start(lambda: golden.build(lab, client, images.result(), host_images["trixie"].result()))
         try:
             done, _ = concurrent.futures.wait(jobs, return_when=concurrent.futures.FIRST_EXCEPTION)
@@ -82,10 +85,11 @@ def build_all(lab: Lab, client: docker.DockerClient, suites: list[str]) -> Built
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise
-    keep = [wheels.result(), base.result(), root.result(), trained.result(), images.result().storage]
+    keep = [wheels.result(), base.result(), root.result(), trained.result()]
+    keep += [images.result().storage, registry.result().storage]
     keep += [seed.result().layer.parent, *(roots.host_base(lab, suite).path for suite in SUITES)]
     names = {suite: job.result() for suite, job in host_images.items()}
-    return Built(names, images.result(), trained.result(), seed.result(), keep)
+    return Built(names, images.result(), registry.result(), trained.result(), seed.result(), keep)
 
 
 @engine_errors()
@@ -102,7 +106,7 @@ def up(lab: Lab, specs: list[HostSpec]) -> None:
     for spec in specs:
         contents = hosts.Contents(
             image=built.host_images[spec.suite],
-            registry=built.images.storage,
+            registry=built.registry.storage,
             seed_metadata=built.seed.metadata,
             seed_layer=built.seed.layer,
             seed_mount=built.seed.mount,
@@ -113,7 +117,7 @@ def up(lab: Lab, specs: list[HostSpec]) -> None:
         new[spec.name] = hosts.ensure_host(lab, client, spec, plan, contents)
     for spec in specs:
         hosts.wait_for_systemd(client.containers.get(lab.names.container(spec.name)), seconds=120)
-    write_state(lab, client, built.images, models.facts(built.models))
+    write_state(lab, client, built, models.facts(built.models))
     ssh.wait_for_login(lab, new)
     for spec in specs:
         say(spec.name, f"{'new' if new[spec.name] else 'was running'}, at {plan.address(spec)}")
@@ -122,16 +126,15 @@ def up(lab: Lab, specs: list[HostSpec]) -> None:
     prune(lab, [*built.keep, *hosts.parts_in_use(lab, client)])
 
 
-def write_state(
-    lab: Lab, client: docker.DockerClient, images: engine_image.EngineImages, found: dict[str, Any]
-) -> None:
+def write_state(lab: Lab, client: docker.DockerClient, built: Built, found: dict[str, Any]) -> None:
     """Write what others read: ssh_config, vars.json for the inventory and facts.json."""
     addresses = hosts.addresses(lab, client)
+    deployable = {"base": built.images.base, "next": built.images.next, "scripted": built.registry.scripted}
     ssh.write_client_files(lab, addresses)
     variables = {
         "lab_images": {
             name: {"name": f"{engine_image.REGISTRY}/{image.name}", "tag": image.tag, "digest": image.digest}
-            for name, image in (("base", images.base), ("next", images.next))
+            for name, image in deployable.items()
         },
         "lab_models": found,
         "lab_hosts": {host: {"address": address} for host, address in addresses.items()},

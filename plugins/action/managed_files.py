@@ -10,7 +10,8 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible.plugins.loader import lookup_loader
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _templates
 
 
 class ActionModule(ActionBase):
@@ -27,15 +28,5 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("managed_files: files has to be a list of mappings, each with dest and content.")
         if not files:
             return {**result, "changed": False, "written": []}
-        rendered = [self._rendered(one, task_vars or {}) for one in files]
+        rendered = [_templates.rendered(self, one, task_vars or {}) for one in files]
         return {**result, **self._execute_module(module_args={"files": rendered}, task_vars=task_vars)}
-
-    def _rendered(self, file: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        if ("content" in file) == ("template" in file):
-            raise AnsibleActionFail(f"managed_files: {file.get('dest')} needs content or template, and not both.")
-        plain = {key: value for key, value in file.items() if key not in {"template", "vars"}}
-        if "template" in file:
-            lookup = lookup_loader.get("ansible.builtin.template", loader=self._loader, templar=self._templar)
-            texts = lookup.run([file["template"]], variables=variables, template_vars=file.get("vars", {}))
-            plain["content"] = texts[0]
-        return plain

@@ -13,6 +13,7 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz watch NAME     a timer's: see whether the engine lives, and restart it where it does not
     fleet.pyz pull IMAGE     pull an image by digest and keep its progress in /run/gb10-fleet
     fleet.pyz download JSON  download a checkpoint and keep its progress there
+    fleet.pyz switch         finish the switch that the box's marker asks for, or go back
     fleet.pyz soak JSON      ask an instance many questions at a time, and write the verdict into its record
 
 Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
@@ -35,26 +36,33 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _boot_log,
     _command,
+    _converge,
+    _deployment,
     _docker,
     _download,
+    _files,
     _gate,
+    _generation,
     _instance,
     _journal,
     _memory,
     _probe,
     _process_state,
+    _proof,
     _pull,
     _soak_job,
     _status,
+    _switch,
     _watch,
 )
 
-_ENGINE_STOP_S: t.Final = 30
 _TELL_EVERY_S: t.Final = 2.0
 _PAUSE_POLL_S: t.Final = 0.5
 _PAUSE_LIMIT_S: t.Final = 900.0
 _JOURNAL_LINES: t.Final = 4000
 _JOURNAL_S: t.Final = 20.0
+# Longer than the end of any engine may take; only a daemon that hangs takes it all.
+_SWITCH_COMMAND_S: t.Final = 900.0
 
 
 def main(argv: c.Sequence[str] | None = None) -> int:
@@ -70,14 +78,17 @@ def main(argv: c.Sequence[str] | None = None) -> int:
         commands.add_parser(name, help=about).add_argument("instance")
     commands.add_parser("pull", help="pull an image by digest").add_argument("image")
     commands.add_parser("download", help="download a checkpoint").add_argument("request")
+    commands.add_parser("switch", help="finish the switch that is under way")
     commands.add_parser("soak", help="ask an instance many questions at a time").add_argument("request")
     given = parser.parse_args(argv)
+    if given.command == "switch":
+        return switch()
     if given.command == "pull":
         return pull(given.image)
     if given.command == "download":
         return download(given.request)
     if given.command == "soak":
-        return _soak_job.run(given.request, announce, secret)
+        return _soak_job.run(given.request, announce, _proof.secret)
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
@@ -94,11 +105,9 @@ def main(argv: c.Sequence[str] | None = None) -> int:
 def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     """Remove what is left of the last run, then wait until its memory is back."""
     status = _status.StatusFile(instance)
-    if not settings["secrets_file"]:  # of a deployment that had secrets
-        (pathlib.Path("/") / _instance.INSTANCE_FOLDER / f"{instance}.env").unlink(missing_ok=True)
 
     def read() -> _gate.Reading:
-        remove_leftover(_instance.container_name(instance))
+        _converge.remove_leftover(_command.run, instance, say)
         return _gate.Reading(_memory.meminfo(), _memory.processes(), _docker.running_ids(_command.run))
 
     verdict = _gate.wait(
@@ -115,25 +124,11 @@ def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     return 0 if verdict.passed else 1
 
 
-def remove_leftover(name: str) -> None:
-    """Remove the container of an earlier run that did not end in order (power loss, a killed client)."""
-    left = _docker.container(_command.run, name)
-    if left is not None:
-        say(f"removing the container {name} that is left from an earlier run (exit status {left.exit_code})")
-        _command.run(["docker", "stop", "--time", str(_ENGINE_STOP_S), name])
-        _command.run(["docker", "rm", "--force", name])
-
-
 def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     """Wait until the instance answers a real completion; systemd calls the unit active only after that."""
     status = _status.StatusFile(instance)
     verdict = _probe.wait_until_ready(
-        _probe.Options(
-            url=settings["url"],
-            model=settings["models"][0],
-            kind=settings["kind"],
-            api_key=secret(settings["secrets_file"], "VLLM_API_KEY"),
-        ),
+        _proof.options(settings),
         timeout=float(settings["boot_timeout_s"]),
         process=_process_state.pid_check(int(os.environ.get("MAINPID") or 0)),
         progress=lambda line: announce(status, "ready", line),
@@ -155,14 +150,6 @@ def last_words(instance: str) -> str:
         return f"The engine said: {error.message}"
     said = [line for line in text.splitlines() if line.startswith("docker: ") or " error: " in line]
     return f"It said: {said[-1]}" if said else ""
-
-
-def secret(path: str, name: str) -> str:
-    """Return a secret of the container from its environment file, empty where it has none."""
-    if not path:
-        return ""
-    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
-    return next((line.partition("=")[2] for line in lines if line.startswith(f"{name}=")), "")
 
 
 def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
@@ -190,7 +177,7 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
 
 def watch(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     """See whether the instance lives; what is done about it is in the unit's own journal."""
-    return _watch.watch(instance, settings, api_key=secret(settings["secrets_file"], "VLLM_API_KEY"))
+    return _watch.watch(instance, settings, api_key=_proof.secret(settings["secrets_file"], "VLLM_API_KEY"))
 
 
 def pull(image: str) -> int:
@@ -223,6 +210,39 @@ def download(request: str) -> int:
         if wanted.env_file:
             pathlib.Path(wanted.env_file).unlink(missing_ok=True)
     announce(status, _status.DONE, "the checkpoint is complete")
+    return 0
+
+
+def switch() -> int:
+    """Take the box to the generation that its marker names, or back; the status says how it ended."""
+    status = _status.StatusFile(_deployment.JOB)
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        return _command.run(argv, timeout_s=_SWITCH_COMMAND_S)
+
+    def tell(line: str) -> None:
+        announce(status, "switch", line)
+
+    def prove(member: _generation.Member, booted: bool) -> _proof.Proof:
+        tell(f"proving {_instance.container_name(member.name)}")
+        return _proof.prove(member.name, member.settings, booted=booted, progress=tell)
+
+    work = _switch.Switch(
+        box=_converge.Box(run), store=_generation.Store(), prove=prove, tell=tell, boot_id=_deployment.boot_id()
+    )
+    try:
+        with _files.locked(_status.FOLDER / f"{_deployment.JOB}.lock"):
+            last = work.run()
+    except _switch.FAILURES as error:  # while going back: systemd calls this again
+        announce(status, "switch", str(error), failed=True)
+        return 1
+    if last is None:
+        say("no switch is under way")
+        return 0
+    failed = last.outcome != "served"
+    announce(status, _status.DONE, last.message, failed=failed)
+    if failed:
+        _journal.error(_deployment.UNIT, last.message)
     return 0
 
 

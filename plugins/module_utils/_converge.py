@@ -19,6 +19,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _instan
 
 _POLL_S: t.Final = 0.5
 _SETTLE_S: t.Final = 5.0
+_LEFTOVER_STOP_S: t.Final = 30
 _SETTINGS_SUFFIXES: t.Final = (".json", ".env")
 
 
@@ -104,6 +105,16 @@ def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
     return Outcome(True, f"{unit.name} was {'removed' if remove else 'stopped'}", found, before, line(found))
 
 
+def remove_leftover(run: _docker.Run, instance: str, tell: c.Callable[[str], None]) -> None:
+    """Remove the container of an earlier run that did not end in order (power loss, a killed client)."""
+    name = _instance.container_name(instance)
+    left = _docker.container(run, name)
+    if left is not None:
+        tell(f"removing the container {name} that is left from an earlier run (exit status {left.exit_code})")
+        run(["docker", "stop", "--time", str(_LEFTOVER_STOP_S), name])
+        run(["docker", "rm", "--force", name])
+
+
 def serves(found: _instance.Instance, spec: str) -> bool:
     """Return whether the wanted engine is running and has answered."""
     return found.unit.serving and found.running_spec == spec
@@ -165,14 +176,15 @@ def _progress(box: Box, name: str) -> str:
 
 def _why(box: Box, name: str, failure: str) -> str:
     last = _status.StatusFile(name, box.status_folder).read()
-    reason = last.message if last and last.failed else failure
+    reason = (last.message if last and last.failed else failure).rstrip(".")
     unit = _instance.unit_name(name)
-    return f"{unit} did not come up and was stopped: {reason}. The engine's log: `journalctl -u {unit} -n 200`"
+    return f"{unit} did not come up and was stopped: {reason}. The engine's log: `journalctl -u {unit} -n 200`."
 
 
 def _files(box: Box, name: str, unit_file: pathlib.Path) -> list[pathlib.Path]:
     folder = box.sysroot / _instance.INSTANCE_FOLDER
-    candidates = [unit_file, *(folder / f"{name}{suffix}" for suffix in _SETTINGS_SUFFIXES)]
+    # The unit comes last: as long as it is there, whoever goes on after a kill finds what is left.
+    candidates = [*(folder / f"{name}{suffix}" for suffix in _SETTINGS_SUFFIXES), unit_file]
     return [path for path in candidates if path.exists()]
 
 

@@ -49,6 +49,16 @@ def proven(speculative: object, soak: c.Mapping[str, t.Any] | None) -> dict[str,
     }
 
 
+def carried(record: c.Mapping[str, t.Any], speculative: object, spec: str) -> dict[str, t.Any]:
+    """Return what a new record of an engine takes over from the one before it: the verdict of its last soak.
+
+    A verdict is of one fingerprint. It outlives a restart of the same engine, and nothing else.
+    """
+    soak = record.get("soak")
+    known = soak if isinstance(soak, dict) and soak.get("spec") == spec else None
+    return {**({"soak": known} if known else {}), **proven(speculative, known)}
+
+
 def with_soak(
     record: c.Mapping[str, t.Any], report: c.Mapping[str, t.Any], *, speculative: object, spec: str, at: float
 ) -> dict[str, t.Any]:

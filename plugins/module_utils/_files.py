@@ -9,7 +9,10 @@ Note that this module util is private to the collection and can change without n
 
 from __future__ import annotations
 
+import collections.abc as c
+import contextlib
 import dataclasses
+import fcntl
 import os
 import pathlib
 import stat
@@ -50,3 +53,22 @@ def write(wanted: Wanted) -> None:
         os.fchmod(file.fileno(), wanted.mode)
         os.fsync(file.fileno())
     new.replace(wanted.path)
+    sync_folder(wanted.path.parent)
+
+
+def sync_folder(folder: pathlib.Path) -> None:
+    """Bring the names in a folder to the disk: what was put there or renamed outlives a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> c.Iterator[None]:
+    """Hold a lock that only one process has at a time; whoever comes later waits."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

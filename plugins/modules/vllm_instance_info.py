@@ -68,6 +68,17 @@ images:
   description: By image of O(images), its id on the box, or an empty string where it is not there.
   returned: success
   type: dict
+deployment:
+  description:
+    - What the box says of its deployment, see M(gb10.fleet.vllm_deployment).
+    - C(serving) is the generation that serves, C(good) are those that were proven, the newest first, C(last) is how the
+      last switch ended, and C(under_way) is the generation that a switch leads to now, empty where there is none.
+  returned: success
+  type: dict
+  sample:
+    serving: 3f9c2d71a08b
+    good: [{id: 3f9c2d71a08b, proven_at: '2026-11-29T20:14:09Z', instances: [{name: coordinator}]}]
+    under_way: ''
 docker:
   description: Docker Engine's version, cgroup and storage drivers and CDI settings.
   returned: success
@@ -87,7 +98,13 @@ import pathlib
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _instance
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _converge,
+    _deployment,
+    _docker,
+    _generation,
+    _instance,
+)
 
 
 def main() -> None:
@@ -112,10 +129,11 @@ def main() -> None:
             foreign=list(_instance.foreign(module.params["instances"], sysroot)),
             instances={name: _instance.observe(run, name, sysroot).as_dict() for name in names},
             images={image: _docker.image_id(run, image) or "" for image in module.params["images"]},
+            deployment=_deployment.Deployment(_converge.Box(run), _generation.Store(sysroot)).as_dict(),
             docker=dataclasses.asdict(engine),
             gpu=_docker.gpu_access(engine, sysroot),
         )
-    except (_docker.DockerError, _instance.UnitError) as error:
+    except (_docker.DockerError, _generation.GenerationError, _instance.UnitError) as error:
         module.fail_json(msg=str(error))
 
 

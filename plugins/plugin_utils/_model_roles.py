@@ -272,6 +272,7 @@ _SETTINGS: t.Final[c.Mapping[str, schema.Kind]] = {
     "vllm_server_stop_timeout": _seconds("60"),
     "vllm_server_restart_delay": _seconds("10"),
     "vllm_server_probe_timeout": _seconds("120"),
+    "vllm_server_keep_generations": schema.whole("3", low=1, high=100),
     "vllm_server_start_limit_burst": schema.whole("3", low=1, high=100),
     "vllm_server_liveness": schema.Kind(name="true or false", types=(bool,), example="true"),
     "vllm_server_liveness_period": schema.whole("300", low=15, high=86400),

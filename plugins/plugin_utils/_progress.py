@@ -30,13 +30,21 @@ class ProgressAction(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         host = str((task_vars or {}).get("inventory_hostname"))
         subject = str(self._task.args.get(self._subject, ""))
-        begin, said = True, ""
+        args, begin, said = dict(self._task.args), True, ""
         while True:
-            step = self._execute_module(module_args={**self._task.args, "begin": begin}, task_vars=task_vars)
+            step = self._execute_module(module_args={**args, "begin": begin}, task_vars=task_vars)
+            if begin and step.get("diff"):
+                result["diff"] = step["diff"]
             if step.get("failed") or step.get("unreachable") or step.get("finished", True):
                 # What the first step changed is changed, whatever the last one says of itself.
-                return {**result, **step, "changed": bool(step.get("changed")) or not begin}
+                changed = bool(step.get("changed")) or not begin
+                return {**step, **result, "changed": changed}
             if step.get("progress") != said:
                 said = str(step.get("progress"))
-                _display.display(f"  {host}: {subject}: {said}", color="bright gray")
-            begin = False
+                about = f"{host}: {subject}" if subject else host
+                _display.display(f"  {about}: {said}", color="bright gray")
+            args, begin = self._following(args, step), False
+
+    def _following(self, args: dict[str, t.Any], _step: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+        """Return what the steps after the first one are given."""
+        return args

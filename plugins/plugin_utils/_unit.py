@@ -18,6 +18,7 @@ import json
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _deploy_record
+from ansible_collections.gb10.fleet.plugins.module_utils._probe_session import DEFAULT_CHECKS
 from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import render_args
 
 # Raised when the unit's template changes in a way that a running engine has to be restarted for.
@@ -25,6 +26,7 @@ _UNIT_GENERATION: t.Final = 1
 _HOME: t.Final = "/root"
 _UNIT_FOLDER: t.Final = "/etc/systemd/system"
 _HASH_ROUNDS: t.Final = 200_000
+_NAME_DIGITS: t.Final = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class Layout:
     secrets: c.Mapping[str, str]
     gate_timeout_s: int
     boot_timeout_s: int
+    proof_timeout_s: int
     stop_timeout_s: int
     start_limit_burst: int
     liveness: Liveness | None = None
@@ -102,11 +105,25 @@ def fingerprint(argv: c.Sequence[str], secrets: c.Mapping[str, str]) -> str:
     The fingerprint can be read by everyone on the box. A secret goes into it only behind a slow hash, so that it
     cannot be guessed from it.
     """
-    hidden = ""
-    if secrets:
-        text = json.dumps(sorted(secrets.items()))
-        hidden = hashlib.pbkdf2_hmac("sha256", text.encode(), b"gb10.fleet", _HASH_ROUNDS).hex()
+    hidden = slow_hash(secrets) if secrets else ""
     return hashlib.sha256(json.dumps([_UNIT_GENERATION, list(argv), hidden]).encode()).hexdigest()
+
+
+def slow_hash(secrets: c.Mapping[str, str]) -> str:
+    """Return what tells secrets apart without telling them."""
+    text = json.dumps(sorted(secrets.items()))
+    return hashlib.pbkdf2_hmac("sha256", text.encode(), b"gb10.fleet", _HASH_ROUNDS).hex()
+
+
+def secrets(layout: Layout) -> dict[str, str]:
+    """Return where the secrets of a deployment are kept on the box, and their hash; nothing where there are none.
+
+    The file is named by the hash, so that those of the generation before stay where they are until they are not needed.
+    """
+    if not layout.secrets:
+        return {}
+    digest = slow_hash(layout.secrets)
+    return {"file": f"{layout.state_folder}/secrets/{digest[:_NAME_DIGITS]}.env", "hash": digest}
 
 
 def settings(
@@ -128,6 +145,10 @@ def settings(
         "memory_floor_bytes": plan["memory_floor_bytes"],
         "gate_timeout_s": layout.gate_timeout_s,
         "boot_timeout_s": layout.boot_timeout_s,
+        "proof_timeout_s": layout.proof_timeout_s,
+        "checks": _checks(instance),
+        "expects": dict(instance.get("expects", {})),
+        "planned": _planned(instance, plan),
         "start_limit_burst": layout.start_limit_burst,
         "image": instance["image"]["reference"],
         "spec": spec,
@@ -148,6 +169,21 @@ def _liveness_settings(instance: c.Mapping[str, t.Any], liveness: Liveness | Non
         "window_s": liveness.window_s,
         "restart_after_hours": instance.get("restart_after_hours", 0),
     }
+
+
+def _checks(instance: c.Mapping[str, t.Any]) -> list[str]:
+    """Return what a deploy asks of an instance beyond the checks of its kind; none where those are all."""
+    if instance["kind"] != "chat" or not instance.get("tool_call_parser"):
+        return []
+    return [*DEFAULT_CHECKS["chat"], "tools"]
+
+
+def _planned(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return the numbers of the plan that a boot log is held to."""
+    numbers = plan.get("numbers", {})
+    found = {name: numbers[name]["value"] for name in ("kv_tokens", "kv_block_size", "weights") if name in numbers}
+    found |= {"max_model_len": instance["max_model_len"], "vllm": instance["vllm"]}
+    return {**found, "kv_cache_memory_bytes": plan["kv_cache_memory_bytes"]}
 
 
 def _probed(listen_address: str) -> str:
@@ -181,6 +217,8 @@ def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: L
         "port": instance["port"],
         "argv": argv,
         "spec": spec,
+        "plan": dict(plan),
+        "secrets": secrets(layout),
         "settings": settings(instance, plan, layout, spec),
         # What its deploy record says until a soak says more.
         **_deploy_record.proven(instance.get("speculative"), None),
@@ -192,15 +230,8 @@ def files(
 ) -> list[dict[str, t.Any]]:
     """Return the files of the units as managed_files takes them: units and settings, or the secrets alone."""
     if which == "secrets":
-        return [
-            {
-                "dest": f"{config_folder}/instances/{one['name']}.env",
-                "template": "secrets.env.j2",
-                "vars": {"__vllm_server_unit": dict(one)},
-                "mode": "0600",
-            }
-            for one in units
-        ]
+        kept = dict.fromkeys(one["secrets"]["file"] for one in units if one["secrets"])
+        return [{"dest": path, "template": "secrets.env.j2", "mode": "0600"} for path in kept]
     found: list[dict[str, t.Any]] = [
         {"dest": f"{_UNIT_FOLDER}/gb10-fleet-explain@.service", "template": "gb10-fleet-explain@.service.j2"}
     ]
@@ -231,10 +262,11 @@ def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t
     """Return what a box has to do to serve exactly ``units``.
 
     ``leaving`` are no longer named, ``replaced`` run with another fingerprint, ``starting`` are all that have to be
-    started; ``announcement`` says each of these in a sentence. ``unproven`` says what will not be proven by answering
-    alone.
+    started; ``announcement`` says each of these in a sentence, and whether the same has failed before. ``unproven``
+    says what will not be proven by answering alone.
     """
     there = observed["instances"]
+    last = observed.get("deployment", {}).get("last", {})
     wanted = {one["name"]: one for one in units}
     leaving = [name for name in observed["placed"] if name not in wanted]
     starting = [name for name, one in wanted.items() if not _serves(there.get(name, {}), one["spec"])]
@@ -245,6 +277,8 @@ def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t
         verb = "restart" if name in replaced else "start"
         what = "it serves something else" if name in replaced else "it does not serve yet"
         lines.append(f"{verb} vllm-{name} (model role {role}, port {port}): {what}")
+    if lines and last.get("reason") and last["specs"] == {name: one["spec"] for name, one in wanted.items()}:
+        lines.append(f"try again what failed the last time: {last['reason']}")
     return {
         "leaving": leaving,
         "replaced": replaced,

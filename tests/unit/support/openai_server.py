@@ -210,7 +210,7 @@ class OpenAIServer:
     def url(self) -> str:
         return f"http://{self._host}:{self.port}{self.base_path}"
 
-    def start(self) -> OpenAIServer:
+    def start(self) -> t.Self:
         self._thread.start()
         return self
 

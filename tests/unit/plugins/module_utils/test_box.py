@@ -174,14 +174,6 @@ def test_the_watch_gets_the_settings_and_the_key(
     assert seen == [(("writer", settings), {"api_key": "sk-1"})]
 
 
-def test_the_key_is_read_from_the_container_s_secrets(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "writer.env"
-    path.write_text("# Rendered by gb10.fleet\nHF_TOKEN=one\nVLLM_API_KEY=two=three\n")
-    assert _box.secret(str(path), "VLLM_API_KEY") == "two=three"
-    assert _box.secret(str(path), "OTHER") == ""
-    assert _box.secret("", "VLLM_API_KEY") == ""
-
-
 def test_a_gate_without_docker_is_not_a_traceback(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 50)
     box.answers["docker container inspect"] = (1, "", "Cannot connect to the Docker daemon")

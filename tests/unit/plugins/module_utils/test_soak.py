@@ -317,6 +317,21 @@ def test_a_verdict_is_added_to_the_record_and_nothing_is_lost(tmp_path: pathlib.
     )
 
 
+@pytest.mark.parametrize(
+    ("soak", "taken"),
+    [
+        ({"spec": "s1", "verdict": "passed", "requests": 9, "concurrency": 3}, (True, True)),
+        ({"spec": "s1", "verdict": "failed", "because": "x"}, (True, False)),
+        ({"spec": "s0", "verdict": "passed"}, (False, False)),
+        (None, (False, False)),
+        ("not a report", (False, False)),
+    ],
+)
+def test_a_new_record_of_the_same_engine_takes_its_soak_over(soak: object, taken: tuple[bool, bool]) -> None:
+    found = _deploy_record.carried({"soak": soak}, True, "s1")
+    assert ("soak" in found, found["proven"]) == taken
+
+
 # the job on the box
 
 

@@ -49,6 +49,7 @@ def layout(**changes: t.Any) -> _unit.Layout:
         "secrets": {},
         "gate_timeout_s": 240,
         "boot_timeout_s": 1800,
+        "proof_timeout_s": 120,
         "stop_timeout_s": 60,
         "start_limit_burst": 3,
     }

@@ -1,0 +1,5 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""An engine image that boots in a second, speaks vLLM's HTTP API, and fails in every way that it is told to."""

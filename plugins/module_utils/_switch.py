@@ -1,0 +1,276 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Switches a box from what it serves to a generation, or back: a transaction that survives being killed anywhere.
+
+Bringing a generation into being is one function, and each of its steps may be done again: what leaves is stopped before
+anything is started, files are placed while their units are down, and what serves already is left alone. A marker on the
+disk says where the box is going; whoever finds it there (systemd after a kill, the next boot) goes on. Going back after
+a failed proof is the same function with the generation that served before.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import time
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _converge,
+    _deploy_record,
+    _docker,
+    _generation,
+    _instance,
+    _proof,
+)
+
+_STEP_S: t.Final = 5.0
+# In these the box may have gone down because of what was being started.
+_RISKY: t.Final = frozenset({"starting", "proving"})
+
+Prove = c.Callable[[_generation.Member, bool], _proof.Proof]
+Tell = c.Callable[[str], None]
+
+
+class SwitchError(Exception):
+    """An instance did not come up, or its proof failed. The text says which, and why."""
+
+
+# What fails a switch, and so has the box go back.
+FAILURES: t.Final = (SwitchError, _generation.GenerationError, _instance.UnitError, _docker.DockerError, OSError)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Switch:
+    """The switch that the box's marker asks for. ``boot_id`` tells whether the box has restarted since it was asked."""
+
+    box: _converge.Box
+    store: _generation.Store
+    prove: Prove
+    tell: Tell
+    boot_id: str
+    now: c.Callable[[], float] = time.time
+
+    def run(self) -> _generation.Last | None:
+        """Finish the switch that is under way, and return how it ended; None where there is none."""
+        marker = self.store.marker()
+        if marker is None:
+            return None
+        last = self.store.ledger().last
+        if last.asked == marker.asked:  # it had ended, and only the marker was left
+            self.store.unmark()
+            return last
+        marker = self._resumed(marker)
+        if not marker.back:
+            try:
+                wanted = self.store.load(marker.to)
+                proofs = self._bring(marker, wanted)
+            except FAILURES as error:
+                marker = self._turned(marker, str(error))
+            else:
+                return self._commit(marker, wanted, proofs)
+        return self._go_back(marker)
+
+    def _resumed(self, marker: _generation.Marker) -> _generation.Marker:
+        """Take up a switch where it was left, unless what it starts may be what took the box down."""
+        if marker.boot_id == self.boot_id:
+            return marker
+        marker = dataclasses.replace(marker, boot_id=self.boot_id, restarts=marker.restarts + 1)
+        # Without anything to go back to, one loss of power is forgiven; a box that freezes over it is not asked again.
+        elsewhere = marker.before != marker.to if marker.before else marker.restarts > 1
+        if not marker.back and marker.step in _RISKY and elsewhere:
+            return self._turned(marker, "the box restarted while it was starting.")
+        self.store.mark(marker)
+        return marker
+
+    def _turned(self, marker: _generation.Marker, reason: str) -> _generation.Marker:
+        """Decide to go back, for good."""
+        self.tell(f"generation {marker.to} failed: {reason}")
+        marker = dataclasses.replace(marker, back=True, reason=reason, failed_at=self.now(), step="asked")
+        self.store.mark(marker)
+        return marker
+
+    def _bring(self, marker: _generation.Marker, wanted: _generation.Generation) -> dict[str, _proof.Proof]:
+        """Serve exactly a generation, and return the proofs of its instances."""
+        self._at(marker, "stopping")
+        self._stop(wanted)
+        self._at(marker, "placing")
+        self.store.place(wanted)
+        self._systemctl("daemon-reload")
+        if not wanted.members:
+            return {}
+        self._at(marker, "starting")
+        booted = {one.name for one in wanted.members if self._start(one)}
+        self._at(marker, "proving")
+        proofs = {}
+        for one in wanted.members:
+            proven = str(self.store.record(one.name).get("spec", "")) == one.spec
+            proof = self.prove(one, one.name in booted or not proven)
+            if not proof.ok:
+                raise SwitchError(f"{proof.reason}")
+            proofs[one.name] = proof
+        return proofs
+
+    def _stop(self, wanted: _generation.Generation) -> None:
+        """Stop what is not wanted, all of it before the first start: the box has to have room again."""
+        specs = wanted.specs
+        for name in _instance.placed(self.box.sysroot):
+            if name not in specs:
+                self.tell(f"stopping {_instance.container_name(name)}")
+                _converge.stopped(self.box, name, remove=True)
+                _converge.remove_leftover(self.box.run, name, self.tell)
+        for name, spec in specs.items():
+            found = _instance.observe(self.box.run, name, self.box.sysroot)
+            right = found.running_spec == spec and (found.unit.serving or found.unit.starting)
+            running = found.unit.active_state not in {"inactive", "failed"} or found.container is not None
+            if right or not (running or found.unit.enabled):
+                continue
+            # Not enabled either, so that a boot in the middle of this does not start what is half replaced.
+            self.tell(f"stopping {_instance.container_name(name)}")
+            if found.unit.load_state != "not-found":
+                self._systemctl("disable", "--now", found.unit.name)
+            _converge.remove_leftover(self.box.run, name, self.tell)
+
+    def _start(self, member: _generation.Member) -> bool:
+        """Serve an instance, and return whether it had to be started."""
+        begin, said = True, ""
+        while True:
+            outcome = _converge.started(self.box, member.name, member.spec, begin=begin, step_s=_STEP_S)
+            if outcome.failed:
+                raise SwitchError(outcome.message)
+            if outcome.finished:
+                return outcome.changed
+            if outcome.message != said:
+                said = outcome.message
+                self.tell(f"{_instance.container_name(member.name)}: {said}")
+            begin = False
+
+    def _commit(
+        self, marker: _generation.Marker, wanted: _generation.Generation, proofs: c.Mapping[str, _proof.Proof]
+    ) -> _generation.Last:
+        """Write down that a generation serves and is good: from here on it is what a failure goes back to."""
+        at = self.now()
+        ledger = self.store.ledger()
+        before = marker.before if marker.before != wanted.id else str(self.store.proof(wanted.id).get("before", ""))
+        proof = {"at": _stamp(at), "before": before, "proofs": {k: dataclasses.asdict(v) for k, v in proofs.items()}}
+        self.store.keep_proof(wanted.id, proof)
+        for one in wanted.members:
+            self._record(one, wanted, proofs[one.name], at=at, before=before)
+        last = _generation.Last(
+            to=wanted.id,
+            before=marker.before,
+            outcome="served",
+            message=f"generation {wanted.id} serves and is proven: {wanted.about}",
+            at=at,
+            asked=marker.asked,
+            specs=wanted.specs,
+        )
+        good = (wanted.id, *(one for one in ledger.good if one != wanted.id))
+        return self._end(_generation.Ledger(wanted.id, good[: marker.keep], last))
+
+    def _record(
+        self,
+        member: _generation.Member,
+        generation: _generation.Generation,
+        proof: _proof.Proof,
+        *,
+        at: float,
+        before: str,
+    ) -> None:
+        """Write the deploy record of an instance; one that was not touched keeps what others have added to it."""
+        found = self.store.record(member.name)
+        kept = found if found.get("spec") == member.spec and not proof.boot else {}
+        unit = f"/{_instance.UNIT_FOLDER}/{_instance.unit_name(member.name)}"
+        self.store.keep_record(
+            member.name,
+            {
+                "deployed_at": _stamp(at),
+                "boot": dict(proof.boot),
+                **kept,
+                **_deploy_record.carried(found, member.settings.get("speculative"), member.spec),
+                "name": member.name,
+                "model_role": member.settings.get("model_role", ""),
+                "spec": member.spec,
+                "image": member.settings.get("image", ""),
+                "argv": list(member.argv),
+                "plan": dict(member.plan),
+                "secrets": dict(member.secrets),
+                "unit": next((file.text for file in generation.files if file.dest == unit), ""),
+                "generation": generation.id,
+                "previous_generation": before,
+                "proof": dict(proof.probe),
+                "proven_at": _stamp(at),
+            },
+        )
+
+    def _go_back(self, marker: _generation.Marker) -> _generation.Last:
+        """Serve again what served before the switch, and prove it again."""
+        failed = f"generation {marker.to} failed: {marker.reason}"
+        last = _generation.Last(
+            marker.to,
+            marker.before,
+            "down",
+            reason=marker.reason,
+            asked=marker.asked,
+            specs=self._specs(marker.to),
+        )
+        if marker.before == marker.to:
+            message = f"{failed} It is what the box served before, so there is nothing to go back to."
+            return self._end_back(dataclasses.replace(last, message=message))
+        try:
+            wanted = self.store.load(marker.before) if marker.before else _generation.Generation()
+        except _generation.GenerationError as error:
+            return self._end_back(dataclasses.replace(last, message=f"{failed} Nothing was restored: {error}."))
+        self.tell(f"going back to {f'generation {wanted.id}' if marker.before else 'an empty box'}: {wanted.about}")
+        try:
+            self._bring(marker, wanted)
+        except SwitchError as error:
+            for one in wanted.members:
+                self.box.run(["systemctl", "start", "--no-block", _instance.unit_name(one.name)])
+            message = (
+                f"{failed} Generation {wanted.id} ({wanted.about}), which served before, could not be restored: "
+                f"{error} systemd goes on trying to start it."
+            )
+            return self._end_back(dataclasses.replace(last, message=message))
+        if not marker.before:
+            message = f"{failed} No generation served before it, so the box serves nothing now."
+            return self._end_back(dataclasses.replace(last, message=message))
+        took = self.now() - marker.failed_at
+        message = (
+            f"{failed} Generation {wanted.id} was restored and serves again, proven {took:.0f} s after the failure: "
+            f"{wanted.about}."
+        )
+        return self._end_back(dataclasses.replace(last, outcome="restored", message=message, restored_s=round(took, 1)))
+
+    def _end_back(self, last: _generation.Last) -> _generation.Last:
+        ledger = self.store.ledger()
+        serving = ledger.serving if last.outcome == "restored" or last.before == last.to else ""
+        return self._end(dataclasses.replace(ledger, serving=serving, last=dataclasses.replace(last, at=self.now())))
+
+    def _end(self, ledger: _generation.Ledger) -> _generation.Last:
+        self.store.keep_ledger(ledger)
+        self.store.unmark()
+        self.store.prune(ledger.serving, ledger.last.before)
+        return ledger.last
+
+    def _specs(self, name: str) -> dict[str, str]:
+        try:
+            return self.store.load(name).specs
+        except _generation.GenerationError:
+            return {}
+
+    def _at(self, marker: _generation.Marker, step: str) -> None:
+        self.store.mark(dataclasses.replace(marker, step=step))
+
+    def _systemctl(self, *arguments: str) -> None:
+        code, _out, err = self.box.run(["systemctl", *arguments])
+        if code != 0:
+            raise _instance.UnitError(f"`systemctl {' '.join(arguments)}` failed: {err.strip()}")
+
+
+def _stamp(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

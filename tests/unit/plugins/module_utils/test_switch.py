@@ -1,0 +1,458 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The switch as a transaction: killed before every step that it takes, with and without a restart of the box."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _converge,
+    _files,
+    _generation,
+    _instance,
+    _proof,
+    _switch,
+)
+
+IMAGE = "example/vllm@sha256:" + "ab" * 32
+
+
+def generation(**specs: str) -> _generation.Generation:
+    """Return a generation of instances by name and fingerprint; all of them want port 8000 unless they say else."""
+    members, files = [], []
+    for name, spec in specs.items():
+        settings = {"name": name, "model_role": name, "port": 8000, "spec": spec, "image": IMAGE}
+        members.append(_generation.Member(name, spec, settings))
+        unit = f"{_instance.MARK}.\n[Service]\nExecStart=run --spec={spec}\nX-End=whole\n"
+        files.append(_generation.File(f"/{_instance.UNIT_FOLDER}/{_instance.unit_name(name)}", unit))
+        text = json.dumps(settings)
+        files.append(_generation.File(f"/{_instance.INSTANCE_FOLDER}/{name}.json", text))
+    return _generation.Generation(tuple(members), tuple(files))
+
+
+class KilledError(BaseException):
+    """The program is gone, at once."""
+
+
+class Box:
+    """A box with a systemd that starts what its files say, and that can be killed or restarted before any step.
+
+    A step is a command that changes something, or a file that is written. ``broken`` are the fingerprints of engines
+    that do not come up, ``wrong`` of those that come up and fail their proof.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.root = folder
+        self.store = _generation.Store(folder)
+        self.engines: dict[str, str] = {}
+        self.failed: set[str] = set()
+        self.enabled: set[str] = set()
+        self.boot_id = "boot-1"
+        self.now = 1000.0
+        self.steps = 0
+        self.kill_at = -1
+        self.broken: set[str] = set()
+        self.wrong: set[str] = set()
+        self.starts: list[str] = []
+        self.proven: list[tuple[str, bool]] = []
+        for path in (_instance.UNIT_FOLDER, _instance.INSTANCE_FOLDER, _instance.RECORD_FOLDER):
+            (folder / path).mkdir(parents=True)
+
+    def step(self) -> None:
+        """Count a step, and be killed before it where that was asked for."""
+        self.steps += 1
+        if self.steps == self.kill_at:
+            raise KilledError
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        """Answer a command."""
+        if argv[:2] == ["systemctl", "show"]:
+            return 0, self.show(argv[-1].removeprefix("vllm-").removesuffix(".service")), ""
+        if argv[:3] == ["docker", "container", "inspect"]:
+            return self.inspect(argv[3].removeprefix("vllm-"))
+        self.step()
+        if argv[0] == "systemctl":
+            name = argv[-1].removeprefix("vllm-").removesuffix(".service")
+            self.systemctl(argv[1], "--now" in argv, name)
+        return 0, "", ""
+
+    def systemctl(self, verb: str, now: bool, name: str) -> None:
+        """Do what systemd would."""
+        if verb == "enable":
+            self.enabled.add(name)
+        if verb == "disable":
+            self.enabled.discard(name)
+        if verb in {"stop", "restart"} or (verb == "disable" and now):
+            self.engines.pop(name, None)
+            self.failed.discard(name)
+        if verb in {"start", "restart"}:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start the engine that the unit file of an instance names."""
+        text = self.unit_file(name).read_text()
+        assert text.endswith("X-End=whole\n"), "half a unit file was started"
+        found = re.search(r"--spec=(\w+)", text)
+        assert found
+        self.starts.append(found[1])
+        if found[1] in self.broken:
+            self.failed.add(name)
+        else:
+            self.engines[name] = found[1]
+        assert len(self.engines) <= len({*self.engines} & {"neighbour"}) + 1, f"two engines at once: {self.engines}"
+
+    def unit_file(self, name: str) -> pathlib.Path:
+        """Return where the unit file of an instance lies."""
+        return self.root / _instance.UNIT_FOLDER / _instance.unit_name(name)
+
+    def show(self, name: str) -> str:
+        """Return a unit's properties."""
+        state = "active" if name in self.engines else "failed" if name in self.failed else "inactive"
+        loaded = "loaded" if self.unit_file(name).exists() else "not-found"
+        enabled = "enabled" if name in self.enabled else "disabled"
+        return (
+            f"LoadState={loaded}\nActiveState={state}\nResult=exit-code\n"
+            f"UnitFileState={enabled}\nInvocationID={len(self.starts)}\n"
+        )
+
+    def inspect(self, name: str) -> tuple[int, str, str]:
+        """Return a container as Docker shows it."""
+        if name not in self.engines:
+            return 1, "", "No such container"
+        labels = {_instance.SPEC_LABEL: self.engines[name]}
+        state = {"Running": True, "Pid": 1, "ExitCode": 0}
+        config = {"Image": IMAGE, "Labels": labels}
+        return 0, json.dumps([{"Id": name, "Name": name, "State": state, "Config": config}]), ""
+
+    def prove(self, member: _generation.Member, booted: bool) -> _proof.Proof:
+        """Prove an engine by what was said to be wrong with it."""
+        self.proven.append((member.spec, booted))
+        self.now += 7
+        assert self.engines.get(member.name) == member.spec
+        return _proof.Proof(member.spec not in self.wrong, f"{member.name} writes garbage.", {"chat": {"text": "12"}})
+
+    def restart(self) -> None:
+        """Lose power, and start what is enabled."""
+        self.boot_id += "+"
+        self.engines.clear()
+        self.failed.clear()
+        for name in sorted(self.enabled):
+            self.start(name)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def switch(self) -> _generation.Last | None:
+        """Run the program once."""
+        box = _converge.Box(
+            self.run, sysroot=self.root, status_folder=self.root / "run", clock=lambda: self.now, sleep=self.sleep
+        )
+        told: list[str] = []
+        work = _switch.Switch(box, self.store, self.prove, told.append, self.boot_id, lambda: self.now)
+        return work.run()
+
+    def ask(self, wanted: _generation.Generation) -> None:
+        """Ask for a generation, as the module does."""
+        self.now += 1
+        self.store.stage(wanted)
+        ledger = self.store.ledger()
+        before = ledger.serving or next(iter(ledger.good), "")
+        self.store.mark(_generation.Marker(wanted.id, before, self.boot_id, asked=f"{self.now}"))
+
+    def serve(self, wanted: _generation.Generation) -> _generation.Last:
+        """Ask for a generation and have it served."""
+        self.ask(wanted)
+        last = self.switch()
+        assert last is not None
+        return last
+
+    def serves(self, wanted: _generation.Generation) -> bool:
+        """Return whether exactly a generation runs, from files that are whole, and starts again at the next boot."""
+        names = set(wanted.specs)
+        return (
+            self.engines == wanted.specs
+            and self.enabled == names
+            and set(_instance.placed(self.root)) == names
+            and self.store.in_place(wanted)
+        )
+
+
+class Boxes:
+    """Makes boxes. What is written to the disk of the last one, or removed from it, is a step of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.last: Box | None = None
+        write, unlink = _files.write, pathlib.Path.unlink
+
+        def counted_write(wanted: _files.Wanted) -> None:
+            self.step()
+            write(wanted)
+
+        def counted_unlink(path: pathlib.Path, missing_ok: bool = False) -> None:
+            if path.exists() and not path.name.endswith(".new"):
+                self.step()
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(_files.os, "fsync", lambda _descriptor: None)  # many boxes, and none of them loses power
+        monkeypatch.setattr(_files, "write", counted_write)
+        monkeypatch.setattr(pathlib.Path, "unlink", counted_unlink)
+
+    def step(self) -> None:
+        """Count a step of the last box."""
+        if self.last:
+            self.last.step()
+
+    def make(self, folder: pathlib.Path) -> Box:
+        """Make a box."""
+        self.last = Box(folder)
+        return self.last
+
+
+@pytest.fixture
+def boxes(monkeypatch: pytest.MonkeyPatch) -> Boxes:
+    return Boxes(monkeypatch)
+
+
+@pytest.fixture
+def box(boxes: Boxes, tmp_path: pathlib.Path) -> Box:
+    return boxes.make(tmp_path)
+
+
+OLD = generation(writer="old")
+NEW = generation(reader="new")
+SAME_NAME = generation(writer="new")
+WITH_NEIGHBOUR = generation(neighbour="beside", writer="old")
+NEIGHBOUR_STAYS = generation(neighbour="beside", writer="new")
+NOTHING = generation()
+
+
+def test_a_first_deployment_serves_is_proven_and_recorded(box: Box) -> None:
+    last = box.serve(OLD)
+    assert (last.outcome, last.to, last.before) == ("served", OLD.id, "")
+    assert box.serves(OLD)
+    assert box.store.ledger().serving == OLD.id
+    assert box.store.marker() is None
+    record = box.store.record("writer")
+    assert (record["spec"], record["generation"], record["previous_generation"]) == ("old", OLD.id, "")
+    assert record["unit"].startswith(_instance.MARK)
+    assert box.proven == [("old", True)]
+
+
+def test_a_switch_stops_the_old_before_it_starts_the_new(box: Box) -> None:
+    box.serve(OLD)
+    last = box.serve(NEW)
+    assert (last.outcome, last.before) == ("served", OLD.id)
+    assert box.serves(NEW)
+    assert box.store.ledger().good == (NEW.id, OLD.id)
+    assert box.store.record("reader")["previous_generation"] == OLD.id
+
+
+def test_a_neighbour_that_does_not_change_is_not_touched(box: Box) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    box.store.keep_record("neighbour", {**box.store.record("neighbour"), "soak": "passed"})
+    box.starts.clear()
+    box.proven.clear()
+    box.serve(NEIGHBOUR_STAYS)
+    assert box.serves(NEIGHBOUR_STAYS)
+    assert box.starts == ["new"]
+    # It is asked, too, but nobody looks for a boot that was not.
+    assert box.proven == [("beside", False), ("new", True)]
+    assert box.store.record("neighbour")["soak"] == "passed"
+    assert box.store.record("neighbour")["generation"] == NEIGHBOUR_STAYS.id
+
+
+@pytest.mark.parametrize("how", ["broken", "wrong"])
+@pytest.mark.parametrize("new", [NEW, SAME_NAME], ids=["another name", "the same name"])
+def test_a_failed_proof_restores_what_served(box: Box, how: str, new: _generation.Generation) -> None:
+    box.serve(OLD)
+    getattr(box, how).add("new")
+    last = box.serve(new)
+    assert last.outcome == "restored"
+    assert box.serves(OLD)
+    assert box.store.ledger().serving == OLD.id
+    assert box.store.ledger().good == (OLD.id,)
+    assert f"generation {new.id} failed: " in last.message
+    assert f"Generation {OLD.id} was restored" in last.message
+    assert last.restored_s == pytest.approx(7)
+    assert box.proven[-1] == ("old", True)
+    assert last.specs == new.specs
+
+
+def test_without_anything_good_the_box_ends_without_the_new(box: Box) -> None:
+    box.broken.add("new")
+    last = box.serve(NEW)
+    assert last.outcome == "down"
+    assert "No generation served before it, so the box serves nothing now." in last.message
+    assert box.serves(NOTHING)
+    assert box.store.ledger() == dataclasses.replace(_generation.Ledger(), last=last)
+
+
+def test_what_cannot_be_restored_is_left_to_systemd_and_named(box: Box) -> None:
+    box.serve(OLD)
+    box.broken |= {"new", "old"}
+    last = box.serve(NEW)
+    assert last.outcome == "down"
+    assert "could not be restored" in last.message
+    assert box.enabled == {"writer"}
+    assert box.starts[-1] == "old"
+    assert box.store.ledger().serving == ""
+    # The next attempt knows what was good.
+    box.broken.clear()
+    assert box.serve(NEW).before == OLD.id
+
+
+def test_a_generation_that_fails_over_itself_has_nothing_to_go_back_to(box: Box) -> None:
+    box.serve(OLD)
+    box.engines.clear()
+    box.broken.add("old")
+    last = box.serve(OLD)
+    assert last.outcome == "down"
+    assert "nothing to go back to" in last.message
+    assert box.enabled == {"writer"}
+
+
+def test_an_emptied_box_serves_nothing_and_can_be_filled_again(box: Box) -> None:
+    box.serve(OLD)
+    assert box.serve(NOTHING).outcome == "served"
+    assert box.serves(NOTHING)
+    assert box.serve(OLD).before == NOTHING.id
+    assert box.serves(OLD)
+
+
+def test_a_trouble_of_the_box_sends_it_back_as_a_failed_proof_does(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.serve(OLD)
+    place = _generation.Store.place
+
+    def full(store: _generation.Store, wanted: _generation.Generation) -> bool:
+        if wanted.id == NEW.id:
+            raise OSError(28, "No space left on device")
+        return place(store, wanted)
+
+    monkeypatch.setattr(_generation.Store, "place", full)
+    last = box.serve(NEW)
+    assert last.outcome == "restored"
+    assert "No space left on device" in last.message
+    assert box.serves(OLD)
+
+
+def test_only_so_many_good_generations_are_kept(box: Box) -> None:
+    made = [generation(writer=f"spec{number}") for number in range(5)]
+    for one in made:
+        box.serve(one)
+    kept = [one.id for one in reversed(made)][:3]
+    assert list(box.store.ledger().good) == kept
+    assert {path.name for path in (box.store.folder / "generations").iterdir()} == set(kept)
+
+
+CASES: dict[str, tuple[_generation.Generation, _generation.Generation, set[str]]] = {
+    "another name": (OLD, NEW, set()),
+    "the same name": (OLD, SAME_NAME, set()),
+    "beside a neighbour": (WITH_NEIGHBOUR, NEIGHBOUR_STAYS, set()),
+    "back from a broken one": (OLD, NEW, {"new"}),
+    "back from a broken one of the same name": (OLD, SAME_NAME, {"new"}),
+    "to an empty box": (OLD, NOTHING, set()),
+}
+
+
+def interrupted(box: Box, old: _generation.Generation, new: _generation.Generation, at: int) -> bool:
+    """Switch from one to the other and be killed before a step; return whether it came to that."""
+    box.serve(old)
+    box.ask(new)
+    box.steps, box.kill_at = 0, at
+    try:
+        box.switch()
+    except KilledError:
+        return True
+    finally:
+        box.kill_at = -1
+    return False
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["killed", "restarted"])
+@pytest.mark.parametrize("case", CASES)
+def test_killed_before_any_step_the_box_ends_up_with_the_old_or_the_new(
+    boxes: Boxes, tmp_path_factory: pytest.TempPathFactory, case: str, restart: bool
+) -> None:
+    old, new, bad = CASES[case]
+    at, outcomes = 1, set()
+    while True:
+        box = boxes.make(tmp_path_factory.mktemp("box"))
+        box.broken |= bad
+        if not interrupted(box, old, new, at):
+            break
+        if restart:
+            box.restart()
+        # What systemd does then: it runs the program for as long as the marker is there.
+        while box.store.marker() is not None:
+            box.switch()
+        reached = new if box.serves(new) else old
+        assert box.serves(reached), f"killed before step {at}: {box.engines}, {box.enabled}"
+        assert box.store.ledger().serving == reached.id, f"killed before step {at}"
+        outcomes.add("new" if reached is new else "old")
+        # And the next run of the playbook finishes the job, where it can be done.
+        if not bad:
+            assert box.serve(new).outcome == "served"
+            assert box.serves(new)
+        at += 1
+    assert at > 10, "the switch takes more steps than that"
+    assert outcomes == ({"old"} if bad else {"new", "old"} if restart and new.members else {"new"})
+
+
+def test_a_box_that_goes_down_while_the_new_starts_goes_back(box: Box) -> None:
+    """An engine that freezes its box must not be given a second chance where something good is known."""
+    box.serve(OLD)
+    box.ask(NEW)
+    marker = box.store.marker()
+    assert marker is not None
+    box.store.mark(dataclasses.replace(marker, step="starting"))
+    box.restart()
+    last = box.switch()
+    assert last is not None
+    assert last.outcome == "restored"
+    assert "restarted while it was starting" in last.message
+    assert box.serves(OLD)
+
+
+def test_a_first_deployment_is_forgiven_one_loss_of_power_and_not_two(box: Box) -> None:
+    box.ask(NEW)
+    for expected in (False, True):
+        marker = box.store.marker()
+        assert marker is not None
+        box.store.mark(dataclasses.replace(marker, step="starting"))
+        box.restart()
+        box.kill_at = box.steps + 1 + 2 * (not expected)  # in the middle of what follows
+        try:
+            last = box.switch()
+        except KilledError:
+            continue
+    box.kill_at = -1
+    last = box.switch()
+    assert last is not None
+    assert last.outcome == "down"
+    assert box.serves(NOTHING)
+
+
+def test_no_marker_is_no_switch(box: Box) -> None:
+    assert box.switch() is None
+
+
+def test_a_generation_that_was_damaged_is_not_started(box: Box) -> None:
+    box.serve(OLD)
+    box.ask(NEW)
+    manifest = box.store.folder / "generations" / NEW.id / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("--spec=new", "--spec=evil"))
+    last = box.switch()
+    assert last is not None
+    assert last.outcome == "restored"
+    assert "no whole generation" in last.message
+    assert box.serves(OLD)
+    assert "evil" not in box.starts
