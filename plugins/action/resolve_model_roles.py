@@ -77,7 +77,7 @@ class ActionModule(ActionBase):
             catalogue = _model_roles.merged_catalogue(shipped, given["model_catalogue"])
             resolved = _model_roles.resolve(given["model_roles"], catalogue)
             if not resolved.problems:
-                watched = bool(given.get("vllm_server_liveness", True))
+                watched = str(given.get("vllm_server_liveness", True)).lower() != "false"
                 errors = self._known_errors(box, given["model_roles"], resolved.instances, watched=watched)
                 return list(resolved.instances), errors
             found = list(resolved.problems)

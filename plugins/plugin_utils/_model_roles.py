@@ -290,8 +290,7 @@ def settings_problems(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
     """Yield what is wrong with the variables of the role vllm_server in a box's inventory."""
     for name, kind in _SETTINGS.items():
         given = variables.get(name)
-        # Numbers of the command line (-e) come as text, which the role makes numbers of.
-        if given is not None and not (int in kind.types and isinstance(given, str) and given.isdigit()):
+        if given is not None and not _readable_text(given, kind):
             yield from schema.problems(given, kind, (name,))
     for name in _SECRET_SETTINGS:
         if name in variables and not _one_line(variables[name]):
@@ -308,6 +307,13 @@ def settings_problems(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
             )
         elif not _one_line(value):
             yield Problem(path, "it is not one line of text", "put the secret itself there, in quotes", name)
+
+
+def _readable_text(given: object, kind: schema.Kind) -> bool:
+    """Whether this comes from the command line (-e) as text, of which the role makes a number or a truth value."""
+    if not isinstance(given, str):
+        return False
+    return (int in kind.types and given.isdigit()) or (bool in kind.types and given.lower() in {"true", "false"})
 
 
 def _one_line(value: object) -> bool:
