@@ -10,9 +10,11 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz gate NAME      ExecStartPre: wait until the memory is back, or refuse
     fleet.pyz ready NAME     ExecStartPost: wait until a real completion was answered, or fail
     fleet.pyz explain NAME   OnFailure: say in one line why the unit stays down
+    fleet.pyz watch NAME     a timer's: see whether the engine lives, and restart it where it does not
     fleet.pyz pull IMAGE     pull an image by digest and keep its progress in /run/gb10-fleet
     fleet.pyz download JSON  download a checkpoint and keep its progress there
     fleet.pyz switch         finish the switch that the box's marker asks for, or go back
+    fleet.pyz soak JSON      ask an instance many questions at a time, and write the verdict into its record
 
 Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 
@@ -48,8 +50,10 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _process_state,
     _proof,
     _pull,
+    _soak_job,
     _status,
     _switch,
+    _watch,
 )
 
 _TELL_EVERY_S: t.Final = 2.0
@@ -69,11 +73,13 @@ def main(argv: c.Sequence[str] | None = None) -> int:
         ("gate", "wait until an instance may start"),
         ("ready", "wait until an instance answers a real completion"),
         ("explain", "say why an instance stays down"),
+        ("watch", "see whether an instance lives, and restart it where it does not"),
     ):
         commands.add_parser(name, help=about).add_argument("instance")
     commands.add_parser("pull", help="pull an image by digest").add_argument("image")
     commands.add_parser("download", help="download a checkpoint").add_argument("request")
     commands.add_parser("switch", help="finish the switch that is under way")
+    commands.add_parser("soak", help="ask an instance many questions at a time").add_argument("request")
     given = parser.parse_args(argv)
     if given.command == "switch":
         return switch()
@@ -81,11 +87,18 @@ def main(argv: c.Sequence[str] | None = None) -> int:
         return pull(given.image)
     if given.command == "download":
         return download(given.request)
+    if given.command == "soak":
+        return _soak_job.run(given.request, announce, _proof.secret)
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
         return 2
-    handlers: dict[str, c.Callable[[str, dict[str, t.Any]], int]] = {"gate": gate, "ready": ready, "explain": explain}
+    handlers: dict[str, c.Callable[[str, dict[str, t.Any]], int]] = {
+        "gate": gate,
+        "ready": ready,
+        "explain": explain,
+        "watch": watch,
+    }
     return handlers[given.command](given.instance, settings)
 
 
@@ -160,6 +173,11 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
         f"See `journalctl -u {unit.name}`; when it is cured: `systemctl reset-failed {unit.name}` and start it.",
     )
     return 0
+
+
+def watch(instance: str, settings: c.Mapping[str, t.Any]) -> int:
+    """See whether the instance lives; what is done about it is in the unit's own journal."""
+    return _watch.watch(instance, settings, api_key=_proof.secret(settings["secrets_file"], "VLLM_API_KEY"))
 
 
 def pull(image: str) -> int:
