@@ -13,8 +13,8 @@ description:
   - Reads, for every kernel that the box could boot, which NVIDIA modules C(modprobe) would load, who built them, their
     version and licence, and whether their signature really verifies against a certificate compiled into that kernel.
     The signer's name that C(modinfo) prints proves nothing, since anybody can put it there.
-  - Reads beside it what is loaded, what userspace is installed, Secure Boot, which kernel boots next, its initrd and boot
-    entry, the CDI specifications, and the state of dpkg.
+  - Reads beside it what is loaded, what userspace is installed, Secure Boot, which kernel boots next, its initrd and
+    boot entry, the CDI specifications, and the state of dpkg.
   - C(nvidia), C(nvidia-uvm), C(nvidia-modeset) and C(nvidia-drm) are judged; C(nvidia-peermem) is not, since it cannot
     load on a GB10 anyway.
   - Nothing is changed and no package is needed on the box. What may not be read is named in RV(unreadable), and what
@@ -30,8 +30,8 @@ extends_documentation_fragment:
 options:
   kernels:
     description:
-      - Look at these kernels only (as C(uname -r) prints them), whether they are bootable or not. Left out, it is every
-        kernel that has an image in C(/boot), and the running one.
+      - Look at these kernels (as C(uname -r) prints them), whether they are bootable or not, beside the running one and
+        that which boots next. Left out, it is every kernel that has an image in C(/boot).
     type: list
     elements: str
   next_kernel:
@@ -46,8 +46,8 @@ options:
     type: str
   signers:
     description:
-      - Regular expressions of the subjects whose certificates are trusted to sign the modules. The certificate has to be
-        in the kernel as well.
+      - Regular expressions of the subjects whose certificates are trusted to sign the modules. The certificate has to
+        be in the kernel as well.
     type: list
     elements: str
     default: ['^Canonical Ltd\. Kernel Module Signing( \d{4} Kmod)?$']
@@ -78,9 +78,9 @@ RETURN = r"""
 verdict:
   description:
     - V(good), the right modules are loaded, and will be after the next boot.
-    - V(reboot_required), what is installed is right, but not what is loaded; a boot into RV(reboot.kernel) is safe.
-    - V(bad), there is a finding of severity error.
-    - V(unknown), something that decides could not be read.
+    - V(reboot_required), what boots next is right, but not what is loaded now; RV(reboot.safe) is V(yes).
+    - V(bad), a reboot would not be safe, or something else is wrong; RV(findings) has an error.
+    - V(unknown), something that decides could not be read; RV(reboot.safe) is V(unknown).
     - V(absent), there is neither a module nor userspace of NVIDIA's driver.
   returned: success
   type: str
@@ -237,8 +237,8 @@ kernels:
           type: str
         kernel_accepts:
           description:
-            - Whether a kernel that insists on signatures would load it, which it also does for an enrolled machine owner
-              key; null if unknown.
+            - Whether a kernel that insists on signatures would load it, which it also does for an enrolled machine
+              owner key; null if unknown.
           type: bool
     certificates:
       description: The trusted certificates that are compiled into its image; null where the image could not be read.
@@ -384,7 +384,13 @@ findings:
   elements: dict
 """
 
+import pathlib
+import re
+
 from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _driver_state, _driver_verdict
+from ansible_collections.gb10.fleet.plugins.module_utils._sysroot import Sysroot
 
 
 def main() -> None:
@@ -404,7 +410,30 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    module.fail_json(msg="driver_info reads nothing yet.")
+    params = module.params
+    for name in ("next_kernel", "expected_kernel", *(["kernels"] if params["kernels"] else [])):
+        for release in params[name] if name == "kernels" else [params[name] or ""]:
+            if not re.fullmatch(r"[\w.+~-]*", release):
+                module.fail_json(msg=f"{name}: {release!r} is no release of a kernel; write what `uname -r` prints.")
+    for pattern in params["signers"]:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            module.fail_json(
+                msg=f"signers: {pattern!r} is no regular expression ({error}); escape what is meant literally."
+            )
+    wanted = _driver_state.Wanted(
+        signers=tuple(params["signers"]),
+        kernels=None if params["kernels"] is None else tuple(params["kernels"]),
+        next_kernel=params["next_kernel"] or "",
+        expected_kernel=params["expected_kernel"] or "",
+        expected_version=params["expected_version"] or "",
+    )
+    state = _driver_state.observe(Sysroot(pathlib.Path(params["sysroot"])), wanted)
+    report = _driver_verdict.report(state, wanted)
+    module.exit_json(
+        changed=False, msg=f"{report['verdict']}, a reboot would be safe: {report['reboot']['safe']}", **report
+    )
 
 
 if __name__ == "__main__":
