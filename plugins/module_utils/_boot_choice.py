@@ -69,9 +69,8 @@ def observe(files: Sysroot, bootable: c.Sequence[str]) -> Boot:
     text = files.text(CONFIG)
     environment = variables(files.text(ENVIRONMENT) or "")
     if text is not None:
-        if ENVIRONMENT in files.unreadable:
-            environment = None
-        return _from_config(text, environment, _hiding_drop_in(files))
+        known = None if ENVIRONMENT in files.unreadable else environment
+        return _from_config(text, known, _hiding_drop_in(files))
     highest = bootable[0] if bootable else ""
     if CONFIG not in files.unreadable:
         reason = "no boot loader's configuration was found, so it is the highest version" if highest else ""

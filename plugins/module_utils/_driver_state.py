@@ -216,7 +216,7 @@ def observe(files: Sysroot, wanted: Wanted) -> State:
 
 def _images(files: Sysroot) -> dict[str, str]:
     """Return the images in /boot by release, the highest version first."""
-    found = {}
+    found: dict[str, str] = {}
     for name in files.listing("/boot"):
         match = _IMAGE.fullmatch(name)
         if match and not _NO_IMAGE.search(name):
@@ -274,7 +274,7 @@ def _trust(
 
 
 def _local_owner_keys(files: Sysroot) -> tuple[_x509.Certificate, ...]:
-    found = []
+    found: list[_x509.Certificate] = []
     for path in _LOCAL_OWNER_KEYS:
         data = files.read(path)
         if data:

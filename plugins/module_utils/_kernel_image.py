@@ -61,8 +61,10 @@ def parse(data: bytes) -> Image:
         if _unpack.kind_of(data) == "gzip":
             data = _unpack.unpack(data, "gzip")
         certificates = _x509.find(_kernel(data))
-    except (_unpack.UnpackError, struct.error) as error:
-        raise ImageError(str(error), getattr(error, "remedy", "")) from error
+    except _unpack.UnpackError as error:
+        raise ImageError(str(error), error.remedy) from error
+    except struct.error as error:
+        raise ImageError("its header is cut off") from error
     if not certificates:
         raise ImageError("no certificate is compiled into it")
     return Image(certificates, _has_signature(data))

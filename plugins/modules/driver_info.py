@@ -384,13 +384,29 @@ findings:
   elements: dict
 """
 
+import collections.abc as c
 import pathlib
 import re
+import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _driver_state, _driver_verdict
 from ansible_collections.gb10.fleet.plugins.module_utils._sysroot import Sysroot
+
+
+def complaints(params: dict[str, t.Any]) -> c.Iterator[str]:
+    """Return what is wrong with the options."""
+    for name in ("kernels", "next_kernel", "expected_kernel"):
+        given = params[name] or []
+        for release in [given] if isinstance(given, str) else given:
+            if not re.fullmatch(r"\w[\w.+~-]*", release):
+                yield f"{name}: {release!r} is no release of a kernel; write what `uname -r` prints."
+    for pattern in params["signers"]:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield f"signers: {pattern!r} is no regular expression ({error}); escape what is meant literally."
 
 
 def main() -> None:
@@ -411,17 +427,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    for name in ("next_kernel", "expected_kernel", *(["kernels"] if params["kernels"] else [])):
-        for release in params[name] if name == "kernels" else [params[name] or ""]:
-            if not re.fullmatch(r"[\w.+~-]*", release):
-                module.fail_json(msg=f"{name}: {release!r} is no release of a kernel; write what `uname -r` prints.")
-    for pattern in params["signers"]:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            module.fail_json(
-                msg=f"signers: {pattern!r} is no regular expression ({error}); escape what is meant literally."
-            )
+    for complaint in complaints(params):
+        module.fail_json(msg=complaint)
     wanted = _driver_state.Wanted(
         signers=tuple(params["signers"]),
         kernels=None if params["kernels"] is None else tuple(params["kernels"]),
