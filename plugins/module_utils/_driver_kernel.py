@@ -44,7 +44,7 @@ def _milder(one: Issue) -> Issue:
 
 def _surroundings(kernel: Kernel, state: State) -> c.Iterator[Issue]:
     release = kernel.release
-    if not kernel.image:
+    if not kernel.image and not kernel.image_remedy:
         yield issue(
             "KERNEL_IMAGE_MISSING",
             "error" if kernel.next else "warning",
@@ -74,7 +74,7 @@ def _surroundings(kernel: Kernel, state: State) -> c.Iterator[Issue]:
             gpu="no",
             safe="no",
         )
-    if kernel.image and not kernel.initrd:
+    if kernel.image and kernel.initrd is False:
         yield issue(
             "KERNEL_INITRD_MISSING",
             "error",
@@ -149,6 +149,17 @@ def _missing(kernel: Kernel) -> c.Iterator[Issue]:
     present = {module.choice.name for module in kernel.modules if module.choice.path or module.choice.others}
     lacking = [name for name in NAMES if name not in present]
     if not lacking:
+        return
+    if not kernel.complete:
+        yield issue(
+            "DRIVER_MODULE_UNREADABLE",
+            "warning",
+            f"whether kernel {release} has {', '.join(lacking)} cannot be told",
+            evidence=f"folders below /lib/modules/{release} may not be read",
+            remedy="run it with become: true",
+            gpu="unknown",
+            safe="unknown",
+        )
         return
     needed = any(name in lacking for name in _NEEDED)
     effect: Effect = "no" if needed else ""

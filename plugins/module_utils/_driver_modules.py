@@ -125,7 +125,7 @@ def _signatures(kernel: Kernel, state: State) -> c.Iterator[Issue]:
             "warning",
             f"whether {_names(unknown)} of kernel {kernel.release} are rightly signed cannot be told",
             evidence=f"{unknown[0].choice.path}: {unknown[0].signature.reason}",
-            remedy="modprobe --dry-run does not tell either; try it on this kernel with a console at hand",
+            remedy="take modules that are signed with RSA, or with ECDSA on P-256 or P-384, and SHA-2",
             gpu="unknown",
             safe="unknown",
         )
@@ -172,13 +172,24 @@ def _instead_of(module: Module, kernel: Kernel) -> str:
 def _identity(kernel: Kernel, state: State) -> c.Iterator[Issue]:
     release = kernel.release
     read = [module for module in kernel.modules if module.choice.path and not module.problem]
-    closed = [module for module in read if module.info.flavour == "proprietary"]
+    other = [module for module in read if module.info.name.replace("_", "-") != module.choice.name]
+    if other:
+        yield issue(
+            "DRIVER_MODULE_DAMAGED",
+            "error",
+            f"{_names(other)} of kernel {release} are other modules than their files are called",
+            evidence=f"{other[0].choice.path}: name {other[0].info.name or 'missing'}",
+            remedy=f"reinstall the modules' package for {release}, and find out who put them there",
+            gpu="no",
+            safe="no",
+        )
+    closed = [module for module in read if module.info.flavour != "open"]
     if closed:
         yield issue(
             "DRIVER_MODULE_PROPRIETARY",
             "error",
-            f"{_names(closed)} of kernel {release} are the closed modules, which a GB10 does not run on",
-            evidence=f"{closed[0].choice.path}: license {closed[0].info.license}",
+            f"{_names(closed)} of kernel {release} are not the open modules, and a GB10 runs on no others",
+            evidence=f"{closed[0].choice.path}: license {closed[0].info.license or 'missing'}",
             remedy=f"install linux-modules-nvidia-{kernel.version.partition('.')[0] or '<branch>'}-open-{release}",
             gpu="unknown",
             safe="no",

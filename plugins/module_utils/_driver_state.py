@@ -90,9 +90,10 @@ class Kernel:
     next: bool
     image: str
     image_signed: bool | None
-    initrd: bool
+    initrd: bool | None
     boot_entry: bool | None
     has_index: bool
+    complete: bool
     certificates: tuple[_x509.Certificate, ...] | None
     image_problem: str
     image_remedy: str
@@ -228,8 +229,11 @@ def _kernel(files: Sysroot, release: str, around: _Surroundings) -> Kernel:
     image, boot = around.images.get(release, ""), around.boot
     choices = _kernel_modules.choices(files, release)
     parsed, problem, remedy = _image(files, image) if choices and image else (None, "", "")
+    boot_problem = files.unreadable.get("/boot", "")
     if choices and not image:
         problem = f"there is no image of {release} in /boot"
+    if boot_problem:
+        problem, remedy = f"/boot cannot be read ({boot_problem})", "run it with become: true"
     trust = _trust(files, parsed, problem, around)
     return Kernel(
         release=release,
@@ -237,15 +241,20 @@ def _kernel(files: Sysroot, release: str, around: _Surroundings) -> Kernel:
         next=release == boot.kernel,
         image=image,
         image_signed=parsed.signed if parsed else None,
-        initrd=any(files.size(f"/boot/{name}-{release}") for name in ("initrd.img", "initramfs")),
+        initrd=None if boot_problem else _has_initrd(files, release),
         boot_entry=None if boot.releases is None else release in boot.releases,
         has_index=_kernel_modules.has_index(files, release),
+        complete=_kernel_modules.is_complete(files, release),
         certificates=None if parsed is None else trust.trusted,
         image_problem=problem,
         image_remedy=remedy,
         modules=tuple(_module(files, choice, trust, around.wanted) for choice in choices.values()),
         without_signatures=_kernel_modules.unsigned_objects(files, release),
     )
+
+
+def _has_initrd(files: Sysroot, release: str) -> bool:
+    return any(files.size(f"/boot/{name}-{release}") for name in ("initrd.img", "initramfs"))
 
 
 def _image(files: Sysroot, path: str) -> tuple[_kernel_image.Image | None, str, str]:

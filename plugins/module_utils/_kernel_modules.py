@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import os
+import pathlib
 import re
 import typing as t
 
@@ -103,6 +104,12 @@ def has_index(files: Sysroot, release: str) -> bool:
     return files.exists(f"/lib/modules/{release}/modules.dep")
 
 
+def is_complete(files: Sysroot, release: str) -> bool:
+    """Return whether all of a kernel's folder could be read."""
+    base = f"/lib/modules/{release}"
+    return not any(path == base or path.startswith(f"{base}/") for path in files.unreadable)
+
+
 def choices(files: Sysroot, release: str) -> dict[str, Choice]:
     """Return, by name, the modules that are there for a kernel or that modules.dep speaks of."""
     base = f"/lib/modules/{release}"
@@ -110,16 +117,19 @@ def choices(files: Sysroot, release: str) -> dict[str, Choice]:
     index = files.text(f"{base}/modules.dep")
     listed = {_name(match[2]): match[1] for match in _IN_DEP.finditer(index or "")}
     order = search_order(files, release)
+    if not is_complete(files, release):
+        # What modules.dep names may be in a folder that is closed to us: it is there until the opposite is seen.
+        for name, path in listed.items():
+            candidates.setdefault(name, []).append(path.removeprefix(f"{base}/"))
     return {
-        name: _choose(
-            name, base, sorted(candidates.get(name, ())), None if index is None else listed.get(name, ""), order
-        )
+        name: _choose(name, base, candidates.get(name, []), None if index is None else listed.get(name, ""), order)
         for name in NAMES
         if name in candidates or name in listed
     }
 
 
-def _choose(name: str, base: str, paths: list[str], listed: str | None, order: SearchOrder) -> Choice:
+def _choose(name: str, base: str, found: c.Iterable[str], listed: str | None, order: SearchOrder) -> Choice:
+    paths = sorted(set(found))
     ranks = {path: order.rank(name, path) for path in paths}
     best = [path for path in paths if ranks[path] == min(ranks.values())]
     if listed is None:
@@ -147,7 +157,12 @@ def _files(files: Sysroot, base: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     top = files.at(base)
     seen: set[tuple[int, int]] = set()
-    for folder, folders, names in os.walk(top, followlinks=True):
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            files.unreadable[files.name(pathlib.Path(error.filename))] = error.strerror or str(error)
+
+    for folder, folders, names in os.walk(top, onerror=note, followlinks=True):
         status = os.stat(folder)  # noqa: PTH116  # a Path for each of a thousand folders takes its time
         if (status.st_dev, status.st_ino) in seen:
             folders.clear()

@@ -26,8 +26,8 @@ _RSA: t.Final = "1.2.840.113549.1.1.1"
 _EC: t.Final = "1.2.840.10045.2.1"
 # What a certificate of version 3 looks like: [0] { 2 }, and then the serial number.
 _VERSION_3: t.Final = b"\xa0\x03\x02\x01\x02\x02"
-# Before it stand the headers of Certificate and TBSCertificate, with lengths of two bytes each.
-_HEADERS: t.Final = 8
+# Before it stand the headers of Certificate and TBSCertificate: with a length of two bytes, and of two or one.
+_HEADERS: t.Final = ((8, b"\x30\x82"), (7, b"\x30\x81"))
 _STRINGS: t.Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1E: "utf-16-be"}
 # A modulus beyond this is no key that anybody signs with; raising to a power of it would only cost time.
 _LARGEST_KEY_BITS: t.Final = 16384
@@ -185,14 +185,14 @@ def find(data: bytes) -> tuple[Certificate, ...]:
     found: dict[str, Certificate] = {}
     position = data.find(_VERSION_3)
     while position != -1:
-        start = position - _HEADERS
-        if start >= 0 and data[start : start + 2] == b"\x30\x82" and data[start + 4 : start + 6] == b"\x30\x82":
-            end = start + 4 + int.from_bytes(data[start + 2 : start + 4], "big")
-            try:
-                certificate = Certificate.from_der(data[start:end])
-            except DerError:
-                pass
-            else:
+        for size, inner in _HEADERS:
+            start = position - size
+            if start >= 0 and data[start : start + 2] == b"\x30\x82" and data[start + 4 : start + 6] == inner:
+                end = start + 4 + int.from_bytes(data[start + 2 : start + 4], "big")
+                try:
+                    certificate = Certificate.from_der(data[start:end])
+                except DerError:
+                    continue
                 found.setdefault(certificate.fingerprint, certificate)
         position = data.find(_VERSION_3, position + 1)
     return tuple(found.values())

@@ -156,7 +156,7 @@ kernels:
       description: Whether the image carries a signature for Secure Boot (which is not verified); null if unknown.
       type: bool
     initrd:
-      description: Whether its initrd is there and is not empty.
+      description: Whether its initrd is there and is not empty; null if unknown.
       type: bool
     boot_entry:
       description: Whether the boot loader has an entry for it; null if unknown.

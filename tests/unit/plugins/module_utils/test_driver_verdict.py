@@ -272,20 +272,24 @@ def test_a_kernel_that_cannot_be_read_makes_it_unknown(box: Box) -> None:
     assert result["kernels"][0]["certificates"] is None
 
 
+def as_nobody(box: Box, monkeypatch: pytest.MonkeyPatch) -> dict[str, t.Any]:
+    """Look as a user without rights. pytest's own folder is closed to others, but not for who stands inside already."""
+    box.root.chmod(0o755)
+    monkeypatch.chdir(box.root)
+    box.root = pathlib.Path()
+    os.seteuid(65534)
+    try:
+        return look(box)
+    finally:
+        os.seteuid(0)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing to another user needs root")
 def test_without_root_it_is_unknown_and_says_what_to_do(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (f"/boot/vmlinuz-{RELEASE}", f"/boot/vmlinuz-{OLDER}", "/boot/grub/grub.cfg"):
         box.path(name).chmod(0o600)
     box.write("/proc/keys", "")
-    # pytest's own folder is closed to others; a descriptor of the one inside stays open to them.
-    box.root.chmod(0o755)
-    monkeypatch.chdir(box.root)
-    os.seteuid(65534)
-    try:
-        box.root = pathlib.Path()
-        result = look(box)
-    finally:
-        os.seteuid(0)
+    result = as_nobody(box, monkeypatch)
     assert (result["verdict"], result["reboot"]["safe"]) == ("unknown", "unknown")
     assert {"KERNEL_IMAGE_UNREADABLE", "KERNEL_NEXT_GUESSED", "DRIVER_FILES_UNREADABLE"} <= ids(result)
     assert finding(result, "KERNEL_IMAGE_UNREADABLE")["remedy"] == "run it with become: true"
@@ -463,6 +467,26 @@ def test_a_damaged_module(box: Box) -> None:
     result = look(box)
     assert "it is no ELF file" in finding(result, "DRIVER_MODULE_DAMAGED")["evidence"]
     assert result["kernels"][0]["gpu"] == "no"
+
+
+def test_a_module_under_the_name_of_another(box: Box) -> None:
+    """A file that is rightly signed, and is something else."""
+    box.write(f"{FOLDER}/nvidia.ko", build.signed(build.module("nouveau"), box.trusted))
+    result = look(box)
+    assert result["kernels"][0]["modules"][0]["signature"] == "valid"
+    assert "name nouveau" in finding(result, "DRIVER_MODULE_DAMAGED")["evidence"]
+    assert result["reboot"]["safe"] == "no"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing to another user needs root")
+def test_folders_that_may_not_be_read(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (f"/lib/modules/{RELEASE}/kernel", "/boot"):
+        box.path(folder).chmod(0o700)
+    result = as_nobody(box, monkeypatch)
+    kernel = next(one for one in result["kernels"] if one["running"])
+    assert (kernel["initrd"], kernel["gpu"], result["verdict"]) == (None, "unknown", "unknown")
+    assert {"KERNEL_IMAGE_UNREADABLE", "DRIVER_MODULE_UNREADABLE"} <= set(kernel["blockers"])
+    assert "DRIVER_MODULE_MISSING" not in ids(result)
 
 
 @pytest.mark.parametrize(

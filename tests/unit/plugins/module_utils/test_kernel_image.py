@@ -52,6 +52,12 @@ def test_what_a_certificate_is_called() -> None:
     assert len(rsa.serial_text) % 3 == 2
 
 
+def test_a_small_certificate() -> None:
+    small = build.signer("x", kind="p256")
+    assert small.der[4:6] == b"\x30\x81", "the certificate is meant to be smaller than 256 bytes inside"
+    assert [one.subject for one in _x509.find(bytes(50) + small.der)] == ["x"]
+
+
 def test_a_certificate_is_found_once_and_half_a_certificate_not_at_all() -> None:
     blob = b"\xa0\x03\x02\x01\x02\x02" + REAL.der[:300] + REAL.der + REAL.der + REAL.der[:-1]
     assert [one.subject for one in _x509.find(blob)] == [build.CANONICAL]
