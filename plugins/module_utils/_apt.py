@@ -146,7 +146,8 @@ def complaint(out: str, err: str) -> str:
     """Return why apt refuses, in its own words: the unmet dependencies and the errors."""
     lines = [line.strip() for line in (*out.splitlines(), *err.splitlines())]
     unmet = [re.sub(r"\s+", " ", line) for line in lines if re.match(r"\S+\s+: \S", line)]
-    errors = [line.removeprefix("E: ") for line in lines if line.startswith("E: ")]
+    # apt 3 repeats itself in the words of its other solver, which help nobody but apt's authors.
+    errors = [line.removeprefix("E: ") for line in lines if line.startswith("E: ") and "--solver" not in line]
     return "; ".join((*unmet, *errors)) or (err.strip() or out.strip()).rpartition("\n")[2]
 
 

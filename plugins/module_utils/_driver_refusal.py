@@ -174,7 +174,7 @@ def blocked_by_holds(request: Request, box: Box, would: c.Sequence[_apt.Action],
         said: Why it does not.
     """
     changed = {action.name for action in would} | set(request.names())
-    names = sorted((box.held - box.own_holds) & changed) or sorted(box.held - box.own_holds)
+    names = sorted(box.foreign_holds & changed) or sorted(box.foreign_holds)
     return Finding(
         "DRIVER_PACKAGES_HELD",
         "error",

@@ -99,6 +99,11 @@ class Box:
         return frozenset(name for name, package in self.packages.items() if package.want == "hold")
 
     @property
+    def foreign_holds(self) -> frozenset[str]:
+        """The packages that somebody else wants not to change."""
+        return self.held - self.own_holds
+
+    @property
     def dkms(self) -> tuple[str, ...]:
         """The packages on the box that compile modules of the driver."""
         return tuple(sorted(name for name, one in self.packages.items() if name.startswith(DKMS) and one.installed))

@@ -132,7 +132,8 @@ def plan(
     # What is in its place is left alone: a newer version in the repository is no reason to touch a box.
     names = _driver_request.wanted(request, box) if steps.packages else ()
     actions: tuple[_apt.Action, ...] = ()
-    free_holds = bool(box.held) and box.held <= box.own_holds
+    # All that the role has put on hold is asked for by name, so that this lifts no hold of anybody else.
+    free_holds = bool(box.held & box.own_holds) and not box.foreign_holds & set(names)
     if names:
         with pins(request, root) as folder:
             options = _options(request, free_holds=free_holds)
@@ -140,7 +141,7 @@ def plan(
             actions = _apt.parse_simulation(out)
             if code != 0:
                 said = _apt.complaint(out, err)
-                if not box.held - box.own_holds:
+                if not box.foreign_holds:
                     return Plan(steps, names, findings=(_driver_refusal.refused_by_apt(said),))
                 ignoring = ("--simulate", "--ignore-hold", *_options(request, free_holds=True))
                 would = _apt.parse_simulation(run(_apt.install_argv(names, *ignoring, preferences=folder))[1])

@@ -243,7 +243,7 @@ def look(module: AnsibleModule, request: _driver_request.Request) -> _driver_tra
     box = _driver_transaction.observe(request)
     missing = _driver_request.steps(request, box).packages or request.upgrade
     if missing and module.params["update_cache"] and not module.check_mode and not _apt.lock_holder():
-        code, out, err = _command.run([*_apt.ENVIRONMENT, "apt-get", "--quiet=2", "update"])
+        code, out, err = _command.run([*_apt.ENVIRONMENT, "apt-get", "--quiet=2", "update"], timeout_s=300)
         if code != 0:
             # An old list is better than none, and whether it is too old is found out when the packages are fetched.
             module.warn(

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
+import json
+import os
 import pathlib
+import signal
+import subprocess
 import tempfile
 import typing as t
 
@@ -21,7 +25,6 @@ TREE = "/run/gb10-lab/kernel"
 REPOSITORY = "/srv/gb10-lab/apt"
 PREFERENCES = "/etc/apt/preferences.d/gb10-fleet-driver.pref"
 _HOST_VARS = f"""\
-model_roles: []
 nvidia_driver_manage: true
 nvidia_driver_sysroot: {TREE}
 container_runtime_manage: true
@@ -30,12 +33,37 @@ container_runtime_docker_packages: [docker.io, docker-cli]
 """
 
 
-def run(playbook: str = "playbooks/driver.yml", *, check: bool = False, **extra: t.Any) -> kit.Run:
-    """Run a playbook on the box, with variables beside those of its inventory."""
+def run(playbook: str = "playbooks/driver.yml", *, serves: str = "", check: bool = False, **extra: t.Any) -> kit.Run:
+    """Run a playbook on the box, which serves a model role or nothing, with variables beside those of its inventory."""
     with tempfile.TemporaryDirectory(prefix="gb10-fleet-driver-") as folder:
-        files = {"hosts.yml": f"sparks:\n  hosts:\n    {BOX}:\n", f"host_vars/{BOX}.yml": _HOST_VARS}
-        inventory = kit.edited_inventory(pathlib.Path(folder), files)
+        inventory = _inventory(pathlib.Path(folder), serves)
         return kit.play(limit=BOX, inventory=inventory, playbook=playbook, check=check, extra=extra)
+
+
+def kill_a_run_once(ready: c.Callable[[], bool], **extra: t.Any) -> None:
+    """Run the playbook as a user would, and kill it without a word when something has come to pass."""
+    with tempfile.TemporaryDirectory(prefix="gb10-fleet-driver-") as folder:
+        inventory = _inventory(pathlib.Path(folder))
+        argv = [str(kit.SCRIPTS / "ansible-playbook"), "-i", str(inventory), str(kit.CHECKOUT / "playbooks/driver.yml")]
+        argv += ["--limit", BOX, "--extra-vars", json.dumps(extra)]
+        settings = {"ANSIBLE_CONFIG": str(kit.CHECKOUT / "ansible.cfg")}
+        with subprocess.Popen(
+            argv,
+            env={**os.environ, **settings},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process:
+            try:
+                kit.wait_for(ready, seconds=180, what="the moment to kill the run")
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _inventory(folder: pathlib.Path, serves: str = "") -> pathlib.Path:
+    variables = f"model_roles: [{serves}]\n{_HOST_VARS}"
+    files = {"hosts.yml": f"sparks:\n  hosts:\n    {BOX}:\n", f"host_vars/{BOX}.yml": variables}
+    return kit.edited_inventory(folder, files)
 
 
 def ask(command: str, *, check: bool = True) -> str:

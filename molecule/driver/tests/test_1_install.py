@@ -46,6 +46,7 @@ def test_a_check_says_exactly_what_would_be_installed() -> None:
     assert dict(re.findall(r"^\+install (\S+) (\S+)$", run.output, re.MULTILINE)) == COMING
     assert set(re.findall(r"^\+hold (\S+)$", run.output, re.MULTILINE)) == HELD
     assert "+Package: nvidia-dkms-*" in run.output
+    assert "Driver 580.142 serves, but was seen to wedge" in "\n".join(run.messages)
 
 
 @pytest.mark.usefixtures("untouched")

@@ -84,8 +84,16 @@ def test_a_version_that_apt_does_not_have_is_refused() -> None:
     assert "apt has no nvidia-driver-580-open 590.48.01" in run.failures[0]
 
 
-def test_an_upgrade_takes_kernel_and_driver_together_and_waits_for_its_reboot() -> None:
+def test_an_upgrade_outlives_a_killed_run_and_takes_kernel_and_driver_together() -> None:
     boot = box.boot_id()
+
+    def under_way() -> bool:
+        return box.ask("systemctl is-active gb10-fleet-driver", check=False) == "active"
+
+    # The transaction waits for the lock while the run that began it is killed, and goes on without it.
+    with box.lock_for(600):
+        box.kill_a_run_once(under_way, nvidia_driver_upgrade=True)
+        assert box.packages()["nvidia-driver-580-open"].startswith(box.OLD_DRIVER)
     run = box.run(nvidia_driver_upgrade=True)
     assert run.status == "successful", run.failures
     found = box.packages()

@@ -83,6 +83,15 @@ def test_the_roles_own_holds_are_no_obstacle(tmp_path: pathlib.Path) -> None:
     assert "--allow-change-held-packages" in apt.asked[0]
 
 
+def test_a_hold_of_somebody_else_on_what_is_asked_for_is_not_lifted(tmp_path: pathlib.Path) -> None:
+    refusal = (100, "", "E: Held packages were changed and -y was used without --allow-change-held-packages.\n")
+    apt = Apt(refusal, (0, f"Inst {REQUEST.driver} [1] ({VERSION} lab [all])\n", ""))
+    plan = _driver_transaction.plan(REQUEST, box(REQUEST.driver, REQUEST.tracker, own=[REQUEST.tracker]), apt, tmp_path)
+    assert ids(plan) == ["DRIVER_PACKAGES_HELD"]
+    assert f"`sudo apt-mark unhold {REQUEST.driver}`" in plan.findings[0].remedy
+    assert "--allow-change-held-packages" not in apt.asked[0]
+
+
 def test_what_apt_finds_impossible_is_told_in_its_words(tmp_path: pathlib.Path) -> None:
     apt = Apt((100, "", "E: Unmet dependencies.\n"))
     plan = _driver_transaction.plan(REQUEST, box(), apt, tmp_path)
