@@ -15,3 +15,10 @@ class ActionModule(ProgressAction):
     """See plugins/modules/driver_packages.py for what it takes and returns."""
 
     _subject: t.ClassVar[str] = "branch"
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """Run it step by step; a plan changes nothing, however long somebody else had to be waited for."""
+        result = super().run(tmp, task_vars)
+        if self._task.args.get("state") == "planned" and not result.get("failed"):
+            result["changed"] = False
+        return result

@@ -216,6 +216,13 @@ def carry_out(request: Request, tell: Tell, root: pathlib.Path = pathlib.Path("/
     return f"driver {planned.driver_version}: {', '.join(done)}, {len(planned.hold)} held"
 
 
+def is_waiting_worth_it(request: Request) -> bool:
+    """Return whether anything would be done once nobody else changes packages; what that one has half done may be it."""
+    box = observe(request)
+    half_way = any(package.unfinished for package in box.packages.values())
+    return half_way or request.upgrade or bool(_driver_request.steps(request, box))
+
+
 def wait_for_lock(timeout_s: float, tell: Tell, root: pathlib.Path = pathlib.Path("/")) -> None:
     """Wait until nobody else changes packages; raise RefusedError, with who it is, where that takes too long."""
     started = time.monotonic()

@@ -156,6 +156,7 @@ progress:
 
 import dataclasses
 import json
+import time
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -163,12 +164,16 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _apt,
     _command,
+    _driver_refusal,
     _driver_request,
     _driver_transaction,
     _files,
     _instance,
     _job,
+    _status,
 )
+
+_POLL_S = 0.5
 
 
 def main() -> None:
@@ -217,7 +222,10 @@ def transact(module: AnsibleModule, request: _driver_request.Request) -> None:
     planning = given["state"] == "planned" or module.check_mode
     under_way = _job.under_way(_command.run, job)
     # What is under way has dpkg half way through: looking at it would find nothing but faults.
-    if not under_way and (given["begin"] or planning):
+    busy = None if under_way or module.check_mode else _apt.lock_holder()
+    if busy and planning and _driver_transaction.is_waiting_worth_it(request):
+        wait_for(module, busy)
+    elif not under_way and (planning or (given["begin"] and not busy)):
         planned = look(module, request)
         if planned.refused:
             message = f"{_driver_transaction.sentences(planned.findings)} Nothing was changed."
@@ -236,6 +244,28 @@ def transact(module: AnsibleModule, request: _driver_request.Request) -> None:
     if outcome.failed:
         module.fail_json(msg=outcome.message, plan={}, findings=[])
     finish(module, request, outcome.message)
+
+
+def wait_for(module: AnsibleModule, holder: _apt.Holder) -> None:
+    """Wait for whoever changes packages, for a moment: what it has half done is no fault of the box."""
+    given = module.params
+    # When the waiting began, which this execution may not have seen.
+    status = _status.StatusFile(f"{_driver_transaction.JOB}-lock")
+    if given["begin"]:
+        status.write(_status.Status("lock", holder.words(), False, time.time()))
+    since = status.read()
+    began = since.at if since else time.time()
+    deadline = time.monotonic() + given["step"]
+    while (found := _apt.lock_holder()) and time.monotonic() < deadline:
+        if prompt := _apt.mok_prompt():
+            message = _driver_transaction.sentences(_driver_refusal.prompt_finding(prompt))
+            module.fail_json(msg=f"{message} Nothing was changed.", plan={}, findings=[])
+        if time.time() - began >= given["lock_timeout"]:
+            finding = _driver_refusal.lock_finding(found, given["lock_timeout"])
+            module.fail_json(msg=_driver_transaction.sentences([finding]), plan={}, findings=[finding.as_dict()])
+        time.sleep(_POLL_S)
+    progress = f"waiting, as {holder.words()}: {time.time() - began:.0f} of {given['lock_timeout']} s"
+    module.exit_json(changed=False, finished=False, progress=progress, plan={}, findings=[])
 
 
 def look(module: AnsibleModule, request: _driver_request.Request) -> _driver_transaction.Plan:
