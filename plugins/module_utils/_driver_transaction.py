@@ -217,7 +217,7 @@ def carry_out(request: Request, tell: Tell, root: pathlib.Path = pathlib.Path("/
 
 
 def is_waiting_worth_it(request: Request) -> bool:
-    """Return whether anything would be done once nobody else changes packages; what that one has half done may be it."""
+    """Return whether there is anything to wait for: something to do, or what somebody else has half done."""
     box = observe(request)
     half_way = any(package.unfinished for package in box.packages.values())
     return half_way or request.upgrade or bool(_driver_request.steps(request, box))
