@@ -38,11 +38,11 @@ WANTED: t.Final = _driver_state.Wanted(signers=(f"^{build.CANONICAL}$",))
 
 
 def code(size: int) -> bytes:
-    """Return bytes that compress about as well as a kernel does."""
+    """Return bytes that compress about as well as a kernel does, and do not repeat within the reach of gzip."""
     dice = random.Random(1)
-    words = [dice.randbytes(8) for _ in range(1 << 15)]
-    piece = b"".join(dice.choices(words, k=1 << 17))
-    return b"".join(piece[start:] + piece[:start] for start in range(0, size >> 4, max(1, len(piece) >> 4)))[:size]
+    words = [dice.randbytes(12) for _ in range(1 << 9)]
+    piece = b"".join(dice.choices(words, k=1 << 19))
+    return (piece * (size // len(piece) + 1))[:size]
 
 
 def furnish(root: pathlib.Path) -> build.Box:
