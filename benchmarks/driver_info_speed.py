@@ -100,7 +100,7 @@ def main() -> int:
         for name, image in forms(box, arguments.vmlinuz):
             box.kernel(build.RELEASE, image)
             rounds = [measure(box) for _ in range(arguments.rounds)]
-            wall, cpu = (min(one[column] for one in rounds) for column in (0, 1))
+            wall, cpu = min(one[0] for one in rounds), min(one[1] for one in rounds)
             missed |= cpu > BAR_S
             print(f"{name:32} {len(image) / 2**20:10.1f} {wall:8.3f} {cpu:8.3f}  {rounds[0][2]}")
     print(f"bar: {BAR_S} s; {'missed' if missed else 'held'}")
