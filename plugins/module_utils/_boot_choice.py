@@ -64,6 +64,12 @@ class Boot:
     lost_default: str = ""
 
 
+def version_key(release: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts releases of kernels as people count: 1029 comes after 999."""
+    parts = re.findall(r"\d+|[^\d.-]+", release)
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
+
+
 def observe(files: Sysroot, bootable: c.Sequence[str]) -> Boot:
     """Return which kernel boots next. ``bootable`` are those with an image, the highest version first."""
     text = files.text(CONFIG)

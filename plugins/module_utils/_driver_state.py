@@ -34,6 +34,7 @@ Provider = t.Literal["canonical", "dkms", "other", "unknown"]
 _IMAGE: t.Final = re.compile(r"(?:vmlinuz|vmlinux|Image)-(\d[\w.+~-]*)")
 # Leftovers of updates and packages are no kernels that anybody boots.
 _NO_IMAGE: t.Final = re.compile(r"\.(old|bak|dpkg-\w+|tmp|efi\.signed)$")
+_INITRDS: t.Final = ("initrd.img", "initramfs")
 # Where the local key lies that Ubuntu's DKMS signs with.
 _LOCAL_OWNER_KEYS: t.Final = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")
 _LIBRARY: t.Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
@@ -181,12 +182,6 @@ class State:
         return not self.userspace and not self.loaded.modules and not any(kernel.modules for kernel in self.kernels)
 
 
-def version_key(release: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts releases of kernels as people count: 1029 comes after 999."""
-    parts = re.findall(r"\d+|[^\d.-]+", release)
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
-
-
 def observe(files: Sysroot, wanted: Wanted) -> State:
     """Look at the box."""
     running = files.text("/proc/sys/kernel/osrelease") or ""
@@ -198,7 +193,9 @@ def observe(files: Sysroot, wanted: Wanted) -> State:
     packages = None if status is None else _dpkg.Packages.from_status(status.decode("utf-8", errors="replace"))
     releases = {*(images if wanted.kernels is None else wanted.kernels), running, boot.kernel} - {""}
     around = _Surroundings(running, images, boot, _efi.owner_keys(files), wanted)
-    kernels = tuple(_kernel(files, release, around) for release in sorted(releases, key=version_key, reverse=True))
+    kernels = tuple(
+        _kernel(files, release, around) for release in sorted(releases, key=_boot_choice.version_key, reverse=True)
+    )
     return State(
         running=running,
         kernels=kernels,
@@ -222,7 +219,7 @@ def _images(files: Sysroot) -> dict[str, str]:
         match = _IMAGE.fullmatch(name)
         if match and not _NO_IMAGE.search(name):
             found.setdefault(match[1], f"/boot/{name}")
-    return {release: found[release] for release in sorted(found, key=version_key, reverse=True)}
+    return {release: found[release] for release in sorted(found, key=_boot_choice.version_key, reverse=True)}
 
 
 def _kernel(files: Sysroot, release: str, around: _Surroundings) -> Kernel:
@@ -241,7 +238,7 @@ def _kernel(files: Sysroot, release: str, around: _Surroundings) -> Kernel:
         next=release == boot.kernel,
         image=image,
         image_signed=parsed.signed if parsed else None,
-        initrd=None if boot_problem else _has_initrd(files, release),
+        initrd=None if boot_problem else any(files.size(f"/boot/{name}-{release}") for name in _INITRDS),
         boot_entry=None if boot.releases is None else release in boot.releases,
         has_index=_kernel_modules.has_index(files, release),
         complete=_kernel_modules.is_complete(files, release),
@@ -251,10 +248,6 @@ def _kernel(files: Sysroot, release: str, around: _Surroundings) -> Kernel:
         modules=tuple(_module(files, choice, trust, around.wanted) for choice in choices.values()),
         without_signatures=_kernel_modules.unsigned_objects(files, release),
     )
-
-
-def _has_initrd(files: Sysroot, release: str) -> bool:
-    return any(files.size(f"/boot/{name}-{release}") for name in ("initrd.img", "initramfs"))
 
 
 def _image(files: Sysroot, path: str) -> tuple[_kernel_image.Image | None, str, str]:

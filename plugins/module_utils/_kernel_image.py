@@ -80,7 +80,7 @@ def _kernel(data: bytes) -> bytes:
     if _has(data, _ZBOOT_MAGIC) and data[:2] == b"MZ":
         _mz, _zimg, start, size, name = _ZBOOT.unpack_from(data)
         word = name.split(b"\0")[0].decode("ascii", errors="replace")
-        return _payload(_piece(data, start, size), _ZBOOT_KINDS.get(word, word))
+        return _unpack.unpack(_piece(data, start, size), _ZBOOT_KINDS.get(word, word))
     if _has(data, _X86_MAGIC):
         (version,) = struct.unpack_from("<H", data, _X86_VERSION)
         if version < 0x208:
@@ -88,21 +88,12 @@ def _kernel(data: bytes) -> bytes:
         offset, size = struct.unpack_from("<II", data, _X86_PAYLOAD)
         start = (data[_X86_SETUP_SECTORS] + 1) * 512 + offset
         payload = _piece(data, start, size)
-        return _payload(payload, _unpack.kind_of(payload))
+        kind = _unpack.kind_of(payload)
+        # The size of the kernel stands behind it, which the programs take for rubbish; gzip has it inside.
+        return _unpack.unpack(payload[:-4] if kind in ("zstd", "lz4") else payload, kind)
     if _has(data, _ARM64_MAGIC) or _has(data, _ELF):
         return data
     raise ImageError("it is no kernel image of a form that is known here")
-
-
-def _payload(data: memoryview, kind: str) -> bytes:
-    """Unpack the kernel in an image. Its size may stand behind it, which the programs take for rubbish."""
-    if kind in ("zstd", "lz4"):
-        try:
-            return _unpack.unpack(data[:-4], kind)
-        except _unpack.UnpackError as error:
-            if error.remedy:
-                raise
-    return _unpack.unpack(data, kind)
 
 
 def _piece(data: bytes, start: int, size: int) -> memoryview:

@@ -114,7 +114,7 @@ reboot:
         - V(no), something is known to be wrong; RV(reboot.blockers) names it.
         - V(unknown), something could not be read; RV(reboot.blockers) names it too.
       type: str
-      sample: yes
+      sample: 'yes'
     blockers:
       description: The ids of the findings for which it is not safe.
       type: list
@@ -264,11 +264,11 @@ kernels:
     gpu:
       description: Whether the modules would load in this kernel and match userspace. V(yes), V(no) or V(unknown).
       type: str
-      sample: yes
+      sample: 'yes'
     safe_to_boot:
       description: V(yes), V(no) or V(unknown); as RV(reboot.safe), for this kernel.
       type: str
-      sample: yes
+      sample: 'yes'
     blockers:
       description: The ids of the findings for which it is not safe.
       type: list

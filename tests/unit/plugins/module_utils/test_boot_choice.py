@@ -170,3 +170,20 @@ def test_a_menu_by_hand() -> None:
     assert more.children[0].children[0].release == "3.0.0-1-c"
     assert broken.title == "'broken"
     assert boot.resolve("More>Even more>Three", [one, two, more])[0] is more.children[0].children[0]
+
+
+def test_versions_are_sorted_as_people_count() -> None:
+    releases = [
+        "6.17.0-999-nvidia",
+        "6.17.0-1029-nvidia-64k",
+        "7.0.0-1-nvidia",
+        "6.17.0-1029-nvidia",
+        "6.9.0-1-generic",
+    ]
+    assert sorted(releases, key=boot.version_key) == [
+        "6.9.0-1-generic",
+        "6.17.0-999-nvidia",
+        "6.17.0-1029-nvidia",
+        "6.17.0-1029-nvidia-64k",
+        "7.0.0-1-nvidia",
+    ]
