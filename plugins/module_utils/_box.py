@@ -71,7 +71,7 @@ _SWITCH_COMMAND_S: t.Final = 900.0
 
 def main(argv: c.Sequence[str] | None = None) -> int:
     """Run one command of the program."""
-    # What guards an instance, by its name, with the settings that lie on the box; and jobs, which are told all they need.
+    # What guards an instance, by its name, with its settings on the box; and jobs, which are told all that they need.
     guards: dict[str, tuple[c.Callable[[str, dict[str, t.Any]], int], str]] = {
         "gate": (gate, "wait until an instance may start"),
         "ready": (ready, "wait until an instance answers a real completion"),
