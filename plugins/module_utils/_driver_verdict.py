@@ -235,7 +235,7 @@ def _reasons(state: State) -> c.Iterator[str]:
             yield f"driver {loaded.version} is loaded, and {newer} is installed"
         elif _loaded(state)["current"] is False:
             yield f"another build of driver {loaded.version} is loaded than the one that is installed"
-    elif kernel and kernel.version:
+    elif kernel and kernel.version and state.gpu.present is not False:
         yield f"driver {kernel.version} is installed, and none is loaded"
     if state.reboot_asked_by is not None:
         names = ", ".join(state.reboot_asked_by)

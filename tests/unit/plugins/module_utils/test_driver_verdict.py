@@ -367,7 +367,9 @@ def test_a_driver_that_is_not_loaded(box: Box) -> None:
     assert finding(result, "DRIVER_NOT_LOADED")["severity"] == "error"
     assert result["verdict"] == "reboot_required"
     box.write("/sys/bus/pci/devices/000f:01:00.0/vendor", "0x15b3\n")
-    assert "DRIVER_NOT_LOADED" not in ids(look(box))
+    without_gpu = look(box)
+    assert "DRIVER_NOT_LOADED" not in ids(without_gpu)
+    assert (without_gpu["reboot"]["pending"], without_gpu["verdict"]) == (False, "good")
 
 
 def test_a_gpu_that_the_driver_does_not_drive(box: Box) -> None:
