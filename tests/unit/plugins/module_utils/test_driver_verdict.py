@@ -194,7 +194,10 @@ def test_one_thing_at_a_time(
 
 def test_every_finding_is_documented() -> None:
     checkout = pathlib.Path(__file__).parents[4]
-    sources = "".join(path.read_text() for path in (checkout / "plugins/module_utils").glob("_driver_*.py"))
+    # What installs the driver has a section of its own.
+    others = {"_driver_refusal.py", "_driver_request.py", "_driver_transaction.py"}
+    files = (checkout / "plugins/module_utils").glob("_driver_*.py")
+    sources = "".join(path.read_text() for path in files if path.name not in others)
     section = (checkout / "docs/findings.md").read_text().split("## Driver of a box")[1].split("\n## ")[0]
     documented = re.findall(r"^\| ([A-Z0-9_]+) \|", section, re.MULTILINE)
     assert documented == sorted(documented)
