@@ -12,6 +12,7 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz explain NAME   OnFailure: say in one line why the unit stays down
     fleet.pyz pull IMAGE     pull an image by digest and keep its progress in /run/gb10-fleet
     fleet.pyz download JSON  download a checkpoint and keep its progress there
+    fleet.pyz driver JSON    install the packages of the driver and keep the progress there
 
 Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 
@@ -31,10 +32,13 @@ import time
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _apt,
     _boot_log,
     _command,
     _docker,
     _download,
+    _driver_request,
+    _driver_transaction,
     _gate,
     _instance,
     _journal,
@@ -65,11 +69,14 @@ def main(argv: c.Sequence[str] | None = None) -> int:
         commands.add_parser(name, help=about).add_argument("instance")
     commands.add_parser("pull", help="pull an image by digest").add_argument("image")
     commands.add_parser("download", help="download a checkpoint").add_argument("request")
+    commands.add_parser("driver", help="install the packages of the driver").add_argument("request")
     given = parser.parse_args(argv)
     if given.command == "pull":
         return pull(given.image)
     if given.command == "download":
         return download(given.request)
+    if given.command == "driver":
+        return driver(given.request)
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
@@ -205,6 +212,19 @@ def download(request: str) -> int:
         if wanted.env_file:
             pathlib.Path(wanted.env_file).unlink(missing_ok=True)
     announce(status, _status.DONE, "the checkpoint is complete")
+    return 0
+
+
+def driver(request: str) -> int:
+    """Install the packages of the driver and keep the progress where the driver_packages module reads it."""
+    status = _status.StatusFile(_driver_transaction.JOB)
+    seldom = Seldom(lambda line: announce(status, "driver", line))
+    try:
+        done = _driver_transaction.carry_out(_driver_request.Request.from_dict(json.loads(request)), seldom.say)
+    except (_driver_transaction.RefusedError, _apt.AptError) as error:
+        announce(status, "driver", str(error), failed=True)
+        return 1
+    announce(status, _status.DONE, done)
     return 0
 
 
