@@ -60,7 +60,7 @@ def box_plan(
         checkpoint = checkpoints.get(one["name"], {})
         image = (images or {}).get(one["image"]["reference"])
         judged = _image_kernels.judge(one, checkpoint, image)
-        planned[one["name"]]["expects"] = dict(judged.expects)
+        planned[one["name"]] |= {"expects": dict(judged.expects), "image_seen": image is not None}
         found = [*_group_plan.head_findings(one, checkpoint), *judged.findings]
         if today and checkpoint:
             found += _known_findings.checkpoint_findings(one, checkpoint, today)

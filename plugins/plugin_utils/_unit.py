@@ -148,7 +148,8 @@ def settings(
         "boot_timeout_s": layout.boot_timeout_s,
         "proof_timeout_s": layout.proof_timeout_s,
         "checks": _checks(instance),
-        "expects": dict(instance.get("expects", {})),
+        # What follows from versions alone is shown, and not held against a boot: only the image decides what runs.
+        "expects": dict(plan["expects"] if plan.get("image_seen") else instance.get("expects", {})),
         "planned": _planned(instance, plan),
         "start_limit_burst": layout.start_limit_burst,
         "image": instance["image"]["reference"],

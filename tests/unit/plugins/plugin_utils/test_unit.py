@@ -269,3 +269,52 @@ def test_an_instance_of_one_box_has_no_group_and_no_daemon() -> None:
     for units, daemons in (([alone], 0), ([alone, head], 1)):
         templates = [one.get("template") for one in _unit.files(units, "/etc/gb10-fleet", "units")]
         assert templates.count("gb10-fleet-peer@.service.j2") == daemons
+
+
+def test_what_failed_the_last_time_is_announced_as_another_try() -> None:
+    last = {"reason": "vllm-writer.service hangs.", "specs": {"writer": "new"}}
+    failed = {**OBSERVED, "deployment": {"last": last}}
+    again = _unit.changes([wanted("writer", "new")], failed)["announcement"]
+    assert again[-1] == "try again what failed the last time: vllm-writer.service hangs."
+    assert not any("try again" in line for line in _unit.changes([wanted("writer", "newer")], failed)["announcement"])
+
+
+def test_a_set_of_secrets_is_one_file_of_its_own_and_named_by_its_hash() -> None:
+    one, two = ([_unit.unit(INSTANCE, PLAN, layout(secrets={"HF_TOKEN": token}))] for token in ("one", "two"))
+    files = _unit.files([*one, *one], "/etc/gb10-fleet", "secrets")
+    assert [(file["mode"], file["template"]) for file in files] == [("0600", "secrets.env.j2")]
+    assert files[0]["dest"] == one[0]["secrets"]["file"] != two[0]["secrets"]["file"]
+    assert one[0]["secrets"]["hash"].startswith(files[0]["dest"].removeprefix("/var/lib/gb10-fleet/secrets/")[:32])
+    assert _unit.files([_unit.unit(INSTANCE, PLAN, layout())], "/etc/gb10-fleet", "secrets") == []
+
+
+def test_the_box_is_told_what_a_boot_is_held_to() -> None:
+    numbers = {"kv_tokens": {"value": 2176}, "kv_block_size": {"value": 128}, "weights": {"value": 7}}
+    instance = {**INSTANCE, "expects": {"moe_backend": "MARLIN"}}
+    settings = _unit.unit(instance, {**PLAN, "numbers": numbers}, layout())["settings"]
+    assert settings["expects"] == {"moe_backend": "MARLIN"}
+    # What the image can run decides as well, where it was looked at.
+    expects = {"moe_backend": "MARLIN", "linear_backend": "MarlinNvFp4LinearKernel"}
+    for seen, wanted_ in ((True, expects), (False, {"moe_backend": "MARLIN"})):
+        planned = {**PLAN, "numbers": numbers, "expects": expects, "image_seen": seen}
+        assert _unit.unit(instance, planned, layout())["settings"]["expects"] == wanted_
+    assert settings["planned"] == {
+        "kv_tokens": 2176,
+        "kv_block_size": 128,
+        "weights": 7,
+        "kv_cache_memory_bytes": PLAN["kv_cache_memory_bytes"],
+        "max_model_len": 4096,
+        "vllm": "0.32.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "checks"),
+    [
+        ({}, []),
+        ({"tool_call_parser": "qwen3_coder"}, ["chat", "stream", "completions", "answer", "tools"]),
+        ({"tool_call_parser": "qwen3_coder", "kind": "base"}, []),
+    ],
+)
+def test_tool_calls_are_proven_where_there_is_a_parser_for_them(changes: dict[str, str], checks: list[str]) -> None:
+    assert _unit.unit({**INSTANCE, **changes}, PLAN, layout())["settings"]["checks"] == checks
