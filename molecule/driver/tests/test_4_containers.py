@@ -27,7 +27,7 @@ def write(text: str) -> None:
 
 
 def test_a_configuration_that_is_no_json_is_refused_by_its_line() -> None:
-    write('{\n  "log-opts": {"max-size": "10m"},\n}')
+    write('{\n  "log-opts": {"max-size": "10m"},\n  "debug" true\n}')
     before = box.ask(f"cat {CONFIG}")
     result = run()
     assert result.status == "failed"
@@ -69,7 +69,8 @@ def test_what_somebody_has_set_stays_and_containers_are_not_stopped_for_it() -> 
         result = run()
         assert result.status == "successful", result.failures
         said = "\n".join(result.messages)
-        assert "Docker Engine has to be restarted (it has CDI switched off, and it is configured)" in said
+        assert "Docker Engine has to be restarted" in said
+        assert "it has CDI switched off, and it is configured" in said
         assert box.ask("docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' idle") == idle
         found = json.loads(box.ask(f"cat {CONFIG}"))
         assert found["log-opts"] == MINE["log-opts"]

@@ -66,7 +66,7 @@ def test_what_somebody_has_set_otherwise_is_a_conflict_and_stays(text: str, key:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{\n  "a": 1,\n}', f"{PATH}:3: it is not valid JSON"),
+        ('{\n  "a": 1,\n  "b" 2\n}', f"{PATH}:3: it is not valid JSON"),
         ('{"a": 1', f"{PATH}:1: it is not valid JSON"),
         ("[]", f"{PATH}:1: it is no JSON object"),
         ("null", f"{PATH}:1: it is no JSON object"),
