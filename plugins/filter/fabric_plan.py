@@ -15,17 +15,15 @@ description:
     environment each rank of an engine over several boxes needs there.
   - Names of interfaces and RDMA devices are those of each box. Cages may differ from box to box.
   - The same input always gives the same plan. No host is contacted.
-  - What is wrong with the inventory alone is an error that names the file, the line and the remedy. What speaks
-    against the
-    plan once the boxes were looked at is a finding, and the verdict is V(refused).
+  - What is wrong with the inventory alone is an error that names the file, the line and the remedy. What speaks against
+    the plan once the boxes were looked at is a finding, and the verdict is V(refused).
 positional: _input, observed, ansible_hosts, layout
 options:
   _input:
     description:
       - The fabric, as C(fabric) in an inventory has it.
       - C(members) is required, the boxes in the order of their ranks. Each is a name, or a mapping with C(box) and any
-        of
-        C(cages), C(interfaces), C(addresses), C(gid_index) and C(environment).
+        of C(cages), C(interfaces), C(addresses), C(gid_index) and C(environment).
       - C(topology) is V(pair), V(switch) or V(ring). V(pair) is the default.
       - C(subnets) has one IPv4 network for each twin of each cable, from V(192.168.100.0/24) on by default.
       - C(mtu), V(9000) by default, is that of both twins of every box.
@@ -44,8 +42,7 @@ options:
   layout:
     description:
       - How a model is to be split, with C(tensor_parallel_size), C(pipeline_parallel_size) and C(geometry), which is
-        what
-        M(gb10.fleet.checkpoint_info) returns under that name.
+        what M(gb10.fleet.checkpoint_info) returns under that name.
       - The product of both sizes has to be the number of members. Heads and layers are checked where they are known.
     type: dict
   today:
@@ -79,11 +76,10 @@ _value:
     - C(topology), C(mtu) and C(subnets) as they count.
     - C(head) has C(box), C(address) and C(interface) of rank 0, which every rank connects to.
     - C(ranks) has for each rank C(rank), C(box), C(address), C(interface), C(environment) (strings, none of them
-      empty) and
-      C(container) with C(devices), C(ulimits) and C(capabilities).
+      empty), C(container) with C(devices), C(ulimits) and C(capabilities), and both as C(docker_arguments) of C(docker
+      run).
     - C(boxes) has for each box C(state), C(twins) (C(interface), C(rdma), C(cage), C(link), C(address)), C(netplan)
-      (the whole
-      document) and C(pings) (C(interface), C(source), C(target), C(peer)).
+      (the whole document) and C(pings) (C(interface), C(source), C(target), C(peer), C(peer_interface), C(mac)).
     - C(findings) lists what was found; one of severity V(error) refuses the plan.
   type: dict
 """
@@ -92,7 +88,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _origin, _schema
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_sentence, _schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import FabricInputError
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_plan import plan_fabric
 
@@ -111,15 +107,8 @@ def fabric_plan(
     try:
         return plan_fabric(fabric, observed, ansible_hosts, layout, today)
     except FabricInputError as error:
-        sentences = [_sentence(problem, fabric) for problem in error.problems]
+        sentences = [_fabric_sentence.sentence(problem, fabric) for problem in error.problems]
         raise AnsibleFilterError("\n".join(sentences)) from None
-
-
-def _sentence(problem: _schema.Problem, fabric: t.Any) -> str:
-    """Return a problem in one sentence: file and line where they are known, key, what is wrong, what to do."""
-    place = _origin.place_of(problem.value) or _origin.place_on_the_way(problem.path[1:], fabric)
-    end = "" if problem.remedy.endswith("?") else "."
-    return f"{place or 'the inventory'}: {_schema.dotted(problem.path)}: {problem.what}; {problem.remedy}{end}"
 
 
 class FilterModule:

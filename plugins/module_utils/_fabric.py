@@ -241,6 +241,7 @@ class OtherInterface:
     addresses: tuple[Address, ...] = ()
     operstate: str = ""
     mtu: int | None = None
+    mac: str = ""
     master: str = ""
     wireless: bool = False
     default_route: bool = False

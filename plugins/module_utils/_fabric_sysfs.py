@@ -164,6 +164,7 @@ def _other(sysroot: pathlib.Path, folder: pathlib.Path, addresses: tuple[Address
         addresses=addresses,
         operstate=_text(folder / "operstate"),
         mtu=_whole(_text(folder / "mtu")),
+        mac=_text(folder / "address"),
         master=_linked(folder / "master"),
         wireless=(folder / "wireless").exists() or (folder / "phy80211").exists(),
         default_route=folder.name in _default_routes(sysroot),

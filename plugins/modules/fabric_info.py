@@ -11,8 +11,8 @@ short_description: Read the ports of the ConnectX-7, their twins, links, address
 version_added: 0.1.0
 description:
   - A QSFP cable arrives in a DGX Spark as two network interfaces, its twins. This module pairs them by their PCI
-    addresses
-    and by what the hardware calls its port, never by their names or their order, and says what is wrong with them.
+    addresses and by what the hardware calls its port, never by their names or their order, and says what is wrong with
+    them.
   - A port that has no cable is pending, and no fault. Without any cable the whole chip may be off the PCI bus.
   - Files are read below O(sysroot); the kernel is asked for addresses and for its log.
 author:
@@ -38,8 +38,8 @@ options:
   texts:
     description:
       - What tools of another box printed, in any order, in place of this box. Known are C(ibdev2netdev),
-        C(ibv_devices), C(rdma link), C(show_gids), C(ip -br link), and rate and state of each device from sysfs in
-        one line.
+        C(ibv_devices), C(rdma link), C(show_gids), C(ip -br link), and rate and state of each device from sysfs in one
+        line.
       - Twins are paired here by the place on the PCI bus that a predictable name spells out, because the tools say no
         more.
     type: list
@@ -102,8 +102,8 @@ virtual:
   type: list
   elements: dict
 others:
-  description: The interfaces that are not the chip's, with C(addresses), C(operstate), C(mtu), C(master), C(wireless)
-    and C(default_route).
+  description: The interfaces that are not the chip's, with C(addresses), C(operstate), C(mtu), C(mac), C(master),
+    C(wireless) and C(default_route).
   returned: success
   type: list
   elements: dict

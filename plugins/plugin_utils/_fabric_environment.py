@@ -41,6 +41,16 @@ def container_of(*, rdma: bool) -> dict[str, t.Any]:
     return dict(_RDMA) if rdma else {"devices": [], "ulimits": {}, "capabilities": []}
 
 
+def docker_arguments(environment: c.Mapping[str, str], container: c.Mapping[str, t.Any]) -> list[str]:
+    """Return the same for `docker run`, beside the network and the memory of the host."""
+    return [
+        *(f"--device={one}" for one in container["devices"]),
+        *(f"--cap-add={one}" for one in container["capabilities"]),
+        *(f"--ulimit={name}={value}" for name, value in container["ulimits"].items()),
+        *(f"--env={name}={value}" for name, value in environment.items()),
+    ]
+
+
 def environment_of(
     box: PlannedBox, wanted: Wanted, interface: str, address: str, *, rdma: bool
 ) -> tuple[dict[str, str], list[Finding]]:

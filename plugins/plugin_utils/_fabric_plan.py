@@ -18,7 +18,11 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding, worst
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_checks as checks
-from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_environment import container_of, environment_of
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_environment import (
+    container_of,
+    docker_arguments,
+    environment_of,
+)
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member, Wanted, read, subnets_needed
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_layout import layout_findings
 
@@ -285,6 +289,8 @@ def _pings(box: PlannedBox, boxes: c.Sequence[PlannedBox]) -> list[dict[str, str
             "source": str(twin.address.ip),
             "target": str(other.address.ip),
             "peer": peer.member.box,
+            "peer_interface": other.interface,
+            "mac": str(other.observed.get("mac", "")),
         }
         for twin in box.twins
         for peer in boxes
@@ -318,6 +324,7 @@ def _ranks(
             interface, address = (first.interface, str(first.address.ip)) if first else ("", "")
         environment, wrong = environment_of(box, wanted, interface, address, rdma=rdma)
         found += wrong
+        container = container_of(rdma=rdma)
         ranks.append(
             {
                 "rank": box.member.rank,
@@ -325,7 +332,8 @@ def _ranks(
                 "address": address,
                 "interface": interface,
                 "environment": environment,
-                "container": container_of(rdma=rdma),
+                "container": container,
+                "docker_arguments": docker_arguments(environment, container),
             }
         )
     return ranks, found

@@ -26,6 +26,8 @@ from tests.unit.support import fabric_tree as tree
 from tests.unit.support.fabric_tree import Card, spark
 
 BOXES = ["spark-1", "spark-2"]
+# What a ping knows of its other end, to tell crossed cables.
+NEAR = [{"peer_interface": name, "mac": "4c:bb:47:00:00:01"} for name in ("enp1s0f0np0", "enP2p1s0f0np0")]
 MANAGEMENT = {"enP7s7": ("10.0.0.5/24",)}
 
 
@@ -97,8 +99,20 @@ def test_a_pair() -> None:
     }
     assert plan["ranks"][0]["container"]["devices"] == ["/dev/infiniband"]
     assert plan["boxes"]["spark-2"]["pings"] == [
-        {"interface": "enp1s0f0np0", "source": "192.168.100.12", "target": "192.168.100.11", "peer": "spark-1"},
-        {"interface": "enP2p1s0f0np0", "source": "192.168.101.12", "target": "192.168.101.11", "peer": "spark-1"},
+        {
+            "interface": "enp1s0f0np0",
+            "source": "192.168.100.12",
+            "target": "192.168.100.11",
+            "peer": "spark-1",
+            **NEAR[0],
+        },
+        {
+            "interface": "enP2p1s0f0np0",
+            "source": "192.168.101.12",
+            "target": "192.168.101.11",
+            "peer": "spark-1",
+            **NEAR[1],
+        },
     ]
 
 
@@ -504,3 +518,15 @@ def test_ansible_must_not_come_over_the_fabric(address: str | None, says: str | 
         return
     with pytest.raises(FabricInputError, match=re.escape(f"ansible_host of spark-1 is {address}, {says}")):
         plan_fabric({"members": BOXES}, {}, {"spark-1": address})
+
+
+def test_arguments_of_docker_run() -> None:
+    rank = plan_fabric({"members": BOXES}, {box: seen() for box in BOXES})["ranks"][1]
+
+    assert rank["docker_arguments"][:4] == [
+        "--device=/dev/infiniband",
+        "--cap-add=IPC_LOCK",
+        "--ulimit=memlock=-1",
+        "--ulimit=stack=67108864",
+    ]
+    assert "--env=NCCL_IB_HCA=rocep1s0f0,roceP2p1s0f0" in rank["docker_arguments"]
