@@ -39,7 +39,7 @@ class Card:
 
 def spark(*, cabled: t.Collection[int] = (0,), **changes: t.Any) -> list[Card]:
     """Return the four functions of a Spark, of which those behind the given cages have a link."""
-    down = {
+    down: dict[str, t.Any] = {
         "state": "1: DOWN",
         "phys_state": "3: Disabled",
         "rate": "40 Gb/sec (4X QDR)",
@@ -136,9 +136,9 @@ def link(path: pathlib.Path, target: pathlib.Path) -> None:
     path.symlink_to(target.relative_to(path.parent, walk_up=True))
 
 
-def ip_json(addresses: dict[str, tuple[str, ...]], **marks: dict[str, t.Any]) -> str:
+def ip_json(addresses: t.Mapping[str, tuple[str, ...]], **marks: dict[str, t.Any]) -> str:
     """Return what ``ip -json address`` prints of interfaces with such addresses; marks go to an interface's entries."""
-    links = []
+    links: list[dict[str, t.Any]] = []
     for name, some in addresses.items():
         entries: list[dict[str, t.Any]] = []
         for one in some:

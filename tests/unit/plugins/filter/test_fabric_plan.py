@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pathlib
+import typing as t
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -43,5 +44,6 @@ def test_a_problem_is_one_sentence_with_file_key_and_remedy(tmp_path: pathlib.Pa
 
 @pytest.mark.parametrize("name", ["observed", "ansible_hosts", "layout"])
 def test_arguments_of_the_wrong_kind(name: str) -> None:
+    wrong: dict[str, t.Any] = {name: []}
     with pytest.raises(AnsibleFilterError, match=f"{name} is a list, not a mapping"):
-        fabric_plan.fabric_plan({"members": ["a", "b"]}, **{name: []})
+        fabric_plan.fabric_plan({"members": ["a", "b"]}, **wrong)

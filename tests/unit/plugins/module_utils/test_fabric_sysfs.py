@@ -24,7 +24,7 @@ PAIR = {"enp1s0f0np0": ("192.168.100.11/24",), "enP2p1s0f0np0": ("192.168.101.11
 def read(
     root: pathlib.Path,
     cards: t.Iterable[Card],
-    addresses: dict[str, tuple[str, ...]] | None = None,
+    addresses: t.Mapping[str, tuple[str, ...]] | None = None,
     *,
     marks: dict[str, dict[str, t.Any]] | None = None,
     **options: t.Any,

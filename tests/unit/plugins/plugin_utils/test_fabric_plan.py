@@ -33,7 +33,7 @@ MANAGEMENT = {"enP7s7": ("10.0.0.5/24",)}
 
 def seen(
     cards: t.Iterable[Card] | None = None,
-    addresses: dict[str, tuple[str, ...]] | None = None,
+    addresses: t.Mapping[str, tuple[str, ...]] | None = None,
     files: dict[str, str] | None = None,
 ) -> dict[str, t.Any]:
     """Return what fabric_info says of a box, by way of a tree; of a plain one with one cable where nothing is given."""
@@ -49,7 +49,7 @@ def plain() -> dict[str, t.Any]:
 
 
 def looked_at(
-    cards: t.Iterable[Card], addresses: dict[str, tuple[str, ...]], files: dict[str, str]
+    cards: t.Iterable[Card], addresses: t.Mapping[str, tuple[str, ...]], files: dict[str, str]
 ) -> dict[str, t.Any]:
     """Build a tree, and read it."""
     with tempfile.TemporaryDirectory() as folder:
