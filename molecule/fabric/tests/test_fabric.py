@@ -15,11 +15,10 @@ import contextlib
 import io
 import json
 import pathlib
-import socket
+import re
 import subprocess
 import tarfile
 import tempfile
-import threading
 import typing as t
 
 import ansible_runner
@@ -121,28 +120,24 @@ def boxes() -> c.Iterator[None]:
 
 @contextlib.contextmanager
 def within_reach(*names: str) -> c.Iterator[None]:
-    """Knock at the SSH port of boxes all the time, and fail where one did not answer even once."""
-    silent: list[str] = []
-    done = threading.Event()
-
-    def knock(box: str) -> None:
-        address = kit.lab_facts()["lab_hosts"][box]["address"]
-        while not done.wait(0.2):
-            try:
-                socket.create_connection((address, 22), timeout=5).close()
-            except OSError as error:
-                silent.append(f"{box}: {error}")
-
-    threads = [threading.Thread(target=knock, args=(box,)) for box in names]
-    for thread in threads:
-        thread.start()
+    """Have boxes ask each other for an echo over eth0 all the time, and fail where one was missing."""
+    hosts = kit.lab_facts()["lab_hosts"]
+    others = {box: next(other for other in BOXES if other != box) for box in names}
+    for box, other in others.items():
+        ping = f"exec ping -n -q -i 0.5 -W 5 -I eth0 {hosts[box]['address']} >/run/lab-echo"
+        kit.on_box(other, f"systemd-run --unit=lab-echo --collect --quiet sh -c '{ping}'")
     try:
         yield
     finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-    assert silent == []
+        said = {}
+        for box, other in others.items():
+            kit.on_box(other, "systemctl kill --signal=INT lab-echo; sleep 1; systemctl stop lab-echo", check=False)
+            said[box] = kit.on_box(other, "cat /run/lab-echo")
+    for box, text in said.items():
+        counts = re.search(r"(\d+) packets transmitted, (\d+) received", text)
+        assert counts, text
+        # The last one may still be on its way.
+        assert int(counts[1]) - int(counts[2]) <= 1, f"{box}: {text}"
 
 
 def inventory(folder: pathlib.Path, fabric: dict[str, t.Any] | None = None, **settings: t.Any) -> pathlib.Path:
