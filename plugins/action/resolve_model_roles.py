@@ -189,22 +189,8 @@ def _rank_of(
 
 
 def _sentence(problem: Problem, given: dict[str, t.Any], box: str) -> str:
-    place = _origin.place_of(problem.value) or _place_on_the_way(problem, given) or f"the inventory of {box}"
+    place = (
+        _origin.place_of(problem.value) or _origin.place_on_the_way(problem.path, given) or f"the inventory of {box}"
+    )
     end = "" if problem.remedy.endswith("?") else "."
     return f"{place}: {dotted(problem.path)}: {problem.what}; {problem.remedy}{end}"
-
-
-def _place_on_the_way(problem: Problem, given: dict[str, t.Any]) -> _origin.Place | None:
-    """Return the place of the deepest key or value on the way to the problem (true and null carry none)."""
-    place: _origin.Place | None = None
-    node: t.Any = given
-    for step in problem.path:
-        if isinstance(node, dict):
-            written = next((key for key in node if key == step), None)
-            place = _origin.place_of(written) or place
-        try:
-            node = node[step]
-        except (KeyError, IndexError, TypeError):
-            break
-        place = _origin.place_of(node) or place
-    return place

@@ -18,6 +18,7 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz switch         finish the switch that the box's marker asks for, or go back
     fleet.pyz soak JSON      ask an instance many questions at a time, and write the verdict into its record
     fleet.pyz driver JSON    install the packages of the driver and keep the progress there
+    fleet.pyz fabric WHAT    apply, give back, verify or load the fabric, see _fabric_box
 
 Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 
@@ -46,6 +47,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _download,
     _driver_request,
     _driver_transaction,
+    _fabric_box,
     _files,
     _gate,
     _generation,
@@ -98,9 +100,10 @@ def main(argv: c.Sequence[str] | None = None) -> int:
     for name, (_job, about) in jobs.items():
         commands.add_parser(name, help=about).add_argument("request")
     commands.add_parser("switch", help="finish the switch that is under way")
+    _fabric_box.add_commands(commands.add_parser("fabric", help="the fabric between boxes"))
     given = parser.parse_args(argv)
-    if given.command == "switch":
-        return switch()
+    if given.command in {"switch", "fabric"}:
+        return switch() if given.command == "switch" else _fabric_box.main(given, say)
     if given.command in jobs:
         return jobs[given.command][0](given.request)
     settings = _instance.settings(given.instance)

@@ -12,6 +12,7 @@ Note that this plugin util is private to the collection and can change without n
 
 from __future__ import annotations
 
+import collections.abc as c
 import dataclasses
 import pathlib
 import typing as t
@@ -46,3 +47,19 @@ def place_of(value: object, *, start: pathlib.Path | None = None) -> Place | Non
     path = pathlib.Path(str(origin.path))
     base = start or pathlib.Path.cwd()
     return Place(str(path.relative_to(base)) if path.is_relative_to(base) else str(path), int(origin.line_num))
+
+
+def place_on_the_way(path: c.Iterable[str | int], data: object) -> Place | None:
+    """Return the place of the deepest key or value on the way into ``data`` (true and null carry none)."""
+    place: Place | None = None
+    node: t.Any = data
+    for step in path:
+        if isinstance(node, dict):
+            written = next((key for key in node if key == step), None)
+            place = place_of(written) or place
+        try:
+            node = node[step]
+        except (KeyError, IndexError, TypeError):
+            break
+        place = place_of(node) or place
+    return place

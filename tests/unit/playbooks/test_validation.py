@@ -258,6 +258,21 @@ FAULTS: dict[str, Fault] = {
         box='model_roles: ["{{ no_such_variable }}"]\n',
         where="spark-1",
     ),
+    "twins in one subnet": Fault(
+        ("fabric.subnets[1]: 192.0.3.0/24 overlaps with fabric.subnets[0]", "shared_subnet: true"),
+        box=BOX + "fabric:\n  members: [spark-1, spark-2]\n  subnets: [192.0.3.0/24, 192.0.3.0/24]\n",
+    ),
+    "an address with a leading zero": Fault(
+        ("fabric.members[1].addresses[0]: '192.168.100.012' has a part with a leading zero", "192.168.100.12?"),
+        box=BOX + "fabric:\n  members: [spark-1, {box: spark-2, addresses: [192.168.100.012, 192.168.101.12]}]\n",
+    ),
+    "a member that nobody knows": Fault(
+        ("fabric.members[1]: the inventory knows no box 'spark-2'", "did you mean spark-1?"),
+        box=BOX + "fabric:\n  members: [spark-1, spark-2]\n",
+    ),
+    "a fabric with a template that cannot be resolved": Fault(
+        ("fabric: a template in it cannot be resolved",), box=BOX + 'fabric: "{{ nowhere }}"\n', where="spark-1"
+    ),
     "a catalogue that is a list": Fault(
         ("model_catalogue", "not a mapping of model roles", "{my-role:"),
         group="model_catalogue: [writer]\n",
