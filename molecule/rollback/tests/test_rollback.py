@@ -68,30 +68,28 @@ def assert_whole(*names: str) -> None:
         assert (unit["ActiveState"], unit["UnitFileState"], unit["NeedDaemonReload"]) == ("active", "enabled", "no")
 
 
-def events(since: str) -> list[str]:
-    """Return what Docker Engine says of its containers: "start vllm-one", "die vllm-one"."""
-    form = "{{.Action}} {{.Actor.Attributes.name}}"
-    filters = "--filter type=container --filter event=start --filter event=die"
-    shown = kit.on_box(BOX, f"docker events --since {since} --until $(date +%s) {filters} --format '{form}'")
-    return [line for line in shown.splitlines() if line.partition(" ")[2].startswith("vllm-")]
+class Watch:
+    """What Docker Engine says of the engines from now on."""
 
+    def __init__(self) -> None:
+        self._since = kit.on_box(BOX, "date +%s.%N").strip()
+        self._before = set(containers())
 
-def engines_at_once(since: str) -> int:
-    """Return how many engines ran at the same time at most, by the events of Docker Engine."""
-    running: set[str] = set()
-    most = 0
-    for line in events(since):
-        action, _, name = line.partition(" ")
-        if action == "start":
-            running.add(name)
-        elif action == "die":
-            running.discard(name)
-        most = max(most, len(running))
-    return most
+    def events(self) -> list[str]:
+        """Return which engine has started and which has ended, in their order: "die vllm-one", "start vllm-two"."""
+        form = "{{.Action}} {{.Actor.Attributes.name}}"
+        filters = "--filter type=container --filter event=start --filter event=die"
+        shown = kit.on_box(BOX, f"docker events --since {self._since} --until $(date +%s) {filters} --format '{form}'")
+        return [line for line in shown.splitlines() if line.partition(" ")[2].startswith("vllm-")]
 
-
-def box_time() -> str:
-    return kit.on_box(BOX, "date +%s.%N").strip()
+    def most_at_once(self) -> int:
+        """Return how many engines ran at the same time at most."""
+        running, most = set(self._before), len(self._before)
+        for line in self.events():
+            action, _, name = line.partition(" ")
+            running = running | {name} if action == "start" else running - {name}
+            most = max(most, len(running))
+        return most
 
 
 def settled(seconds: float = 120) -> None:
@@ -247,7 +245,7 @@ def test_killed_between_any_two_tasks_the_next_run_finishes_the_job(
     now = 0
     for after in boundaries:
         goal = 1 - now
-        since = box_time()
+        watch = Watch()
         run = killed(after, pair[goal])
         assert run.status == ("successful" if after == len(tasks) else "failed"), run.output
         settled()
@@ -257,7 +255,7 @@ def test_killed_between_any_two_tasks_the_next_run_finishes_the_job(
         run = kit.play(limit=BOX, inventory=pair[goal])
         assert run.status == "successful", run.failures
         assert_whole(names[goal])
-        assert engines_at_once(since) == 1
+        assert watch.most_at_once() == 1
         now = goal
     with capsys.disabled():
         print(f"\nKilled after each of {len(boundaries)} of {len(tasks)} tasks: never two engines, never none")
@@ -294,23 +292,23 @@ def slow(pair: tuple[pathlib.Path, pathlib.Path], tmp_path: pathlib.Path) -> Way
 
 
 def test_a_run_that_is_killed_in_the_middle_of_the_switch_is_joined(slow: Way) -> None:
-    since = box_time()
+    watch = Watch()
     begin(slow.inventory)()
     run = kit.play(limit=BOX, inventory=slow.inventory)
     assert run.status == "successful", run.failures
     assert_whole(slow.new)
     # The first run began it, and the second found nothing left to do but to wait for it.
-    assert events(since) == [f"die vllm-{slow.old}", f"start vllm-{slow.new}"]
+    assert watch.events() == [f"die vllm-{slow.old}", f"start vllm-{slow.new}"]
 
 
 def test_a_program_that_is_killed_in_the_middle_of_the_switch_goes_on(slow: Way) -> None:
-    since = box_time()
+    watch = Watch()
     kill = begin(slow.inventory)
     kit.on_box(BOX, "systemctl kill --signal=KILL gb10-fleet-switch.service")
     settled()
     kill()
     assert_whole(slow.new)
-    assert engines_at_once(since) == 1
+    assert watch.most_at_once() == 1
     assert deployment()["last"]["outcome"] == "served"
 
 
