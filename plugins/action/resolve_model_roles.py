@@ -77,11 +77,15 @@ class ActionModule(ActionBase):
             catalogue = _model_roles.merged_catalogue(shipped, given["model_catalogue"])
             resolved = _model_roles.resolve(given["model_roles"], catalogue)
             if not resolved.problems:
-                return list(resolved.instances), self._known_errors(box, given["model_roles"], resolved.instances)
+                watched = str(given.get("vllm_server_liveness", True)).lower() != "false"
+                errors = self._known_errors(box, given["model_roles"], resolved.instances, watched=watched)
+                return list(resolved.instances), errors
             found = list(resolved.problems)
         return [], [_sentence(problem, given, box) for problem in found]
 
-    def _known_errors(self, box: str, entries: list[t.Any], instances: t.Sequence[dict[str, t.Any]]) -> list[str]:
+    def _known_errors(
+        self, box: str, entries: list[t.Any], instances: t.Sequence[dict[str, t.Any]], *, watched: bool
+    ) -> list[str]:
         """Return what is known to forbid the instances (their flags, dated facts); show what is only a warning.
 
         Ansible shows the same warning once, however many boxes it is about.
@@ -91,7 +95,7 @@ class ActionModule(ActionBase):
         for index, instance in enumerate(instances):
             place = _origin.place_of(entries[index]) or f"the inventory of {box}"
             try:
-                findings = _known_findings.known_findings(instance, today)
+                findings = _known_findings.known_findings(instance, today, watched=watched)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 what = f"its flags or its speculative settings cannot be read ({error})"
                 errors.append(f"{place}: {instance['name']}: {what}; compare them with vLLM's documentation.")

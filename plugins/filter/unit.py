@@ -47,7 +47,8 @@ def vllm_units(
 ) -> list[dict[str, t.Any]]:
     """Return what lies on the box of each instance, by its plan."""
     try:
-        where = _unit.Layout(**layout)
+        liveness = layout.get("liveness")
+        where = _unit.Layout(**{**layout, "liveness": _unit.Liveness(**liveness) if liveness else None})
         return [_unit.unit(one, plan["instances"][one["name"]], where) for one in instances]
     except (KeyError, TypeError) as error:
         raise AnsibleFilterError(f"gb10.fleet.vllm_units: {error} is missing or not expected") from error

@@ -137,6 +137,8 @@ class Instance:
             "spec": str(self.settings.get("spec", "")),
             "memory_bytes": int(self.settings.get("memory_bytes", 0)),
             "recorded_spec": str(self.record.get("spec", "")),
+            "proven": bool(self.record.get("proven", not self.settings.get("speculative"))),
+            "because": str(self.record.get("because", "")),
             "port": self.settings.get("port"),
             "model_role": str(self.settings.get("model_role", "")),
         }

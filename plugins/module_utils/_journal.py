@@ -18,14 +18,24 @@ import typing as t
 
 _SOCKET: t.Final = "/run/systemd/journal/socket"
 _PRIORITY_ERROR: t.Final = 3
+_PRIORITY_WARNING: t.Final = 4
 
 
 def error(unit: str, message: str, path: str = _SOCKET) -> None:
     """Write one line of priority "error" about a unit; on a box without a journal, to standard output."""
+    _write(unit, message, _PRIORITY_ERROR, path)
+
+
+def warning(unit: str, message: str, path: str = _SOCKET) -> None:
+    """Write one line of priority "warning" about a unit; on a box without a journal, to standard output."""
+    _write(unit, message, _PRIORITY_WARNING, path)
+
+
+def _write(unit: str, message: str, priority: int, path: str) -> None:
     line = " ".join(message.split())
     fields = {
         "MESSAGE": line,
-        "PRIORITY": str(_PRIORITY_ERROR),
+        "PRIORITY": str(priority),
         "SYSLOG_IDENTIFIER": unit.removesuffix(".service"),
         "OBJECT_SYSTEMD_UNIT": unit,
     }

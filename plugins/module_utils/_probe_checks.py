@@ -139,7 +139,9 @@ class Examiner:
         question = self._new_question()
         completion = answer(question)
         self._record(name, question.prompt, completion)
-        return self._is_right(question, completion)
+        right = self._is_right(question, completion)
+        self._session.evidence[name]["right"] = right
+        return right
 
     def _is_right(self, question: Question, completion: Completion) -> bool:
         """Judge a text: by its answer first, by signs of garbage second. Fall where it is garbage."""

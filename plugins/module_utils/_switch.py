@@ -21,6 +21,7 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _converge,
+    _deploy_record,
     _docker,
     _generation,
     _instance,
@@ -190,6 +191,7 @@ class Switch:
                 "deployed_at": _stamp(at),
                 "boot": dict(proof.boot),
                 **kept,
+                **_deploy_record.carried(found, member.settings.get("speculative"), member.spec),
                 "name": member.name,
                 "model_role": member.settings.get("model_role", ""),
                 "spec": member.spec,

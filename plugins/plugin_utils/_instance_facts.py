@@ -52,6 +52,8 @@ def instance_facts(instance: c.Mapping[str, t.Any], more: c.Mapping[str, t.Any] 
     if instance.get("serving_group") or instance.get("tensor_parallel_size"):
         facts["nodes"] = int(instance.get("nodes") or instance.get("tensor_parallel_size") or 1)
     facts["kind"] = instance.get("kind", facts["kind"])
+    if instance.get("restart_after_hours"):
+        facts["daily_restart"] = int(instance["restart_after_hours"]) <= 24
     return with_observed(facts, more or {})
 
 

@@ -23,12 +23,16 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims, _instan
 _LEAST_UTILIZATION: t.Final = 0.01
 
 
-def known_findings(instance: c.Mapping[str, t.Any], today: str) -> tuple[Finding, ...]:
+def known_findings(instance: c.Mapping[str, t.Any], today: str, *, watched: bool = True) -> tuple[Finding, ...]:
     """Return the errors and warnings of an instance, the errors first.
+
+    ``watched`` is whether the box's liveness watch is on, which alone carries out ``restart_after_hours``.
 
     An error that the model role itself names in ``evidence.known_limits`` is a warning: whoever wrote the role knew.
     """
     planned = {**instance, "gpu_memory_utilization": instance.get("gpu_memory_utilization", _LEAST_UTILIZATION)}
+    if not watched:
+        planned.pop("restart_after_hours", None)
     found = {one.id: one for one in _vllm_lint.lint_instance(planned).findings}
     for one in _claims.claims_for(_instance_facts.instance_facts(planned), today):
         found.setdefault(one.id, one)

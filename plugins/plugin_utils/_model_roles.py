@@ -226,6 +226,7 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
     "args": _with_check(schema.mapping("{max_num_batched_tokens: 8192}"), _flag_names),
     "env": _with_check(schema.mapping("{VLLM_LOGGING_LEVEL: INFO}"), _environment),
     "port": _PORT,
+    "restart_after_hours": schema.whole("20", low=1, high=720),
     "expects": schema.mapping(
         "{moe_backend: FLASHINFER_CUTLASS}",
         {
@@ -273,6 +274,10 @@ _SETTINGS: t.Final[c.Mapping[str, schema.Kind]] = {
     "vllm_server_probe_timeout": _seconds("120"),
     "vllm_server_keep_generations": schema.whole("3", low=1, high=100),
     "vllm_server_start_limit_burst": schema.whole("3", low=1, high=100),
+    "vllm_server_liveness": schema.Kind(name="true or false", types=(bool,), example="true"),
+    "vllm_server_liveness_period": schema.whole("300", low=15, high=86400),
+    "vllm_server_liveness_restarts": schema.whole("3", low=1, high=100),
+    "vllm_server_liveness_window": _seconds("21600"),
     "vllm_server_host_reserve_bytes": schema.whole("8589934592", low=0, high=2**50),
     "vllm_server_listen_address": schema.text(
         "127.0.0.1", pattern=r"[0-9A-Fa-f.:]+", meaning="an IPv4 or IPv6 address of the box"
@@ -285,8 +290,7 @@ def settings_problems(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
     """Yield what is wrong with the variables of the role vllm_server in a box's inventory."""
     for name, kind in _SETTINGS.items():
         given = variables.get(name)
-        # Numbers of the command line (-e) come as text, which the role makes numbers of.
-        if given is not None and not (int in kind.types and isinstance(given, str) and given.isdigit()):
+        if given is not None and not _readable_text(given, kind):
             yield from schema.problems(given, kind, (name,))
     for name in _SECRET_SETTINGS:
         if name in variables and not _one_line(variables[name]):
@@ -303,6 +307,13 @@ def settings_problems(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
             )
         elif not _one_line(value):
             yield Problem(path, "it is not one line of text", "put the secret itself there, in quotes", name)
+
+
+def _readable_text(given: object, kind: schema.Kind) -> bool:
+    """Whether this comes from the command line (-e) as text, of which the role makes a number or a truth value."""
+    if not isinstance(given, str):
+        return False
+    return (int in kind.types and given.isdigit()) or (bool in kind.types and given.lower() in {"true", "false"})
 
 
 def _one_line(value: object) -> bool:

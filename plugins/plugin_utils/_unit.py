@@ -17,6 +17,7 @@ import hashlib
 import json
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _deploy_record
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_session import DEFAULT_CHECKS
 from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import render_args
 
@@ -26,6 +27,30 @@ _HOME: t.Final = "/root"
 _UNIT_FOLDER: t.Final = "/etc/systemd/system"
 _HASH_ROUNDS: t.Final = 200_000
 _NAME_DIGITS: t.Final = 32
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """How often the watch of a box looks (seconds), and how often it may restart an engine within its window."""
+
+    period_s: int
+    restarts: int
+    window_s: int
+
+    @property
+    def answer_s(self) -> int:
+        """How long a look waits for its completion: a busy engine takes its time, and 10 s prove nothing."""
+        return min(60, max(10, self.period_s // 5))
+
+    @property
+    def every_s(self) -> int:
+        """The time from one look to the next, so that a dead engine is noticed within one period."""
+        return max(5, self.period_s - self.answer_s)
+
+    @property
+    def limit_s(self) -> int:
+        """How long a look and its repetitions may take before systemd ends them."""
+        return 2 * self.period_s + 120
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +67,7 @@ class Layout:
     proof_timeout_s: int
     stop_timeout_s: int
     start_limit_burst: int
+    liveness: Liveness | None = None
 
 
 def docker_run(
@@ -114,6 +140,7 @@ def settings(
         "secrets_file": secrets_file(instance, layout) if layout.secrets else "",
         "reasoning_parser": instance.get("reasoning_parser", ""),
         "tool_call_parser": instance.get("tool_call_parser", ""),
+        "speculative": bool(instance.get("speculative")),
         "memory_bytes": plan["memory_bytes"],
         "memory_floor_bytes": plan["memory_floor_bytes"],
         "gate_timeout_s": layout.gate_timeout_s,
@@ -125,6 +152,22 @@ def settings(
         "start_limit_burst": layout.start_limit_burst,
         "image": instance["image"]["reference"],
         "spec": spec,
+        "liveness": _liveness_settings(instance, layout.liveness),
+    }
+
+
+def _liveness_settings(instance: c.Mapping[str, t.Any], liveness: Liveness | None) -> dict[str, t.Any] | None:
+    """Return what the watch has to know of the instance, None where there is none: a headless rank cannot be asked."""
+    if liveness is None or instance.get("headless"):
+        return None
+    return {
+        "period_s": liveness.period_s,
+        "answer_s": liveness.answer_s,
+        "every_s": liveness.every_s,
+        "limit_s": liveness.limit_s,
+        "restarts": liveness.restarts,
+        "window_s": liveness.window_s,
+        "restart_after_hours": instance.get("restart_after_hours", 0),
     }
 
 
@@ -177,6 +220,8 @@ def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: L
         "plan": dict(plan),
         "secrets": secrets(layout),
         "settings": settings(instance, plan, layout, spec),
+        # What its deploy record says until a soak says more.
+        **_deploy_record.proven(instance.get("speculative"), None),
     }
 
 
@@ -190,6 +235,16 @@ def files(
     found: list[dict[str, t.Any]] = [
         {"dest": f"{_UNIT_FOLDER}/gb10-fleet-explain@.service", "template": "gb10-fleet-explain@.service.j2"}
     ]
+    watched = [one["settings"]["liveness"] for one in units if one["settings"]["liveness"]]
+    if watched:
+        found += [
+            {
+                "dest": f"{_UNIT_FOLDER}/gb10-fleet-watch@.{suffix}",
+                "template": f"gb10-fleet-watch@.{suffix}.j2",
+                "vars": {"__vllm_server_liveness": watched[0]},
+            }
+            for suffix in ("service", "timer")
+        ]
     for one in units:
         text = json.dumps(one["settings"], indent=4, sort_keys=True)
         found += [
@@ -207,7 +262,8 @@ def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t
     """Return what a box has to do to serve exactly ``units``.
 
     ``leaving`` are no longer named, ``replaced`` run with another fingerprint, ``starting`` are all that have to be
-    started; ``announcement`` says each of these in a sentence, and whether the same has failed before.
+    started; ``announcement`` says each of these in a sentence, and whether the same has failed before. ``unproven``
+    says what will not be proven by answering alone.
     """
     there = observed["instances"]
     last = observed.get("deployment", {}).get("last", {})
@@ -223,7 +279,21 @@ def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t
         lines.append(f"{verb} vllm-{name} (model role {role}, port {port}): {what}")
     if lines and last.get("reason") and last["specs"] == {name: one["spec"] for name, one in wanted.items()}:
         lines.append(f"try again what failed the last time: {last['reason']}")
-    return {"leaving": leaving, "replaced": replaced, "starting": starting, "announcement": lines}
+    return {
+        "leaving": leaving,
+        "replaced": replaced,
+        "starting": starting,
+        "announcement": lines,
+        "unproven": [sentence for name, one in wanted.items() if (sentence := _unproven(one, there.get(name, {})))],
+    }
+
+
+def _unproven(unit: c.Mapping[str, t.Any], state: c.Mapping[str, t.Any]) -> str:
+    """Return why an instance is not proven, and what proves it; empty where it is."""
+    known = state.get("recorded_spec") == unit["spec"] and "proven" in state
+    proven, because = (state["proven"], state["because"]) if known else (unit["proven"], unit["because"])
+    remedy = "soak it (playbooks/soak.yml) before you trust it"
+    return "" if proven else f"vllm-{unit['name']} is not proven: {because}; {remedy}"
 
 
 def _serves(state: c.Mapping[str, t.Any], spec: str) -> bool:

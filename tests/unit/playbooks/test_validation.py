@@ -210,6 +210,18 @@ FAULTS: dict[str, Fault] = {
     "a timeout below nothing": Fault(
         ("vllm_server_boot_timeout", "-5 is not between 1 and"), box=BOX + "vllm_server_boot_timeout: -5\n"
     ),
+    "a watch that is too hasty": Fault(
+        ("vllm_server_liveness_period", "5 is not between 15 and 86400"), box=BOX + "vllm_server_liveness_period: 5\n"
+    ),
+    "a watch that is neither on nor off": Fault(
+        ("vllm_server_liveness", "'sometimes' is a string, not true or false"),
+        box=BOX + "vllm_server_liveness: sometimes\n",
+    ),
+    "an age in words": Fault(
+        ("model_catalogue.writer.restart_after_hours", "is a string, not a whole number"),
+        group=CATALOGUE + "    restart_after_hours: nightly\n",
+        where="group_vars/sparks.yml",
+    ),
     "a secret in the environment": in_group(
         "    max_num_seqs: 4\n",
         "    max_num_seqs: 4\n    env: {HF_TOKEN: hidden}\n",

@@ -23,6 +23,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _memory,
     _status,
     _switch,
+    _watch,
 )
 
 SETTINGS: dict[str, t.Any] = {
@@ -152,11 +153,28 @@ def test_the_last_words_wait_for_the_end_of_the_pause(box: Box, monkeypatch: pyt
     assert len(slept) == 2
 
 
-@pytest.mark.parametrize("command", ["gate", "ready", "explain"])
+@pytest.mark.parametrize("command", ["gate", "ready", "explain", "watch"])
 def test_an_instance_that_the_box_does_not_know(box: Box, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _box.main([command, "nobody"]) == 2
     assert "etc/gb10-fleet/instances/nobody.json is missing" in capsys.readouterr().out
     assert box.ran == []
+
+
+def test_the_watch_gets_the_settings_and_the_key(
+    box: Box, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "writer.env").write_text("VLLM_API_KEY=sk-1\n")
+    settings = {**SETTINGS, "secrets_file": str(tmp_path / "writer.env")}
+    monkeypatch.setattr(_instance, "settings", lambda name: settings)
+    seen: list[object] = []
+
+    def watch(*given: object, **named: object) -> int:
+        seen.append((given, named))
+        return 0
+
+    monkeypatch.setattr(_watch, "watch", watch)
+    assert _box.main(["watch", "writer"]) == 0
+    assert seen == [(("writer", settings), {"api_key": "sk-1"})]
 
 
 def test_a_gate_without_docker_is_not_a_traceback(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:

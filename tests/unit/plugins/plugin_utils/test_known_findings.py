@@ -47,6 +47,20 @@ def test_an_error_that_the_model_role_knows_of_is_a_warning() -> None:
     assert severities(args={"swap_space": 4}, evidence=limits)["FLAG_REMOVED"] == "warning"
 
 
+def test_an_ageing_drafter_is_no_news_where_the_box_restarts_it() -> None:
+    ageing = {**HYBRID, "speculative": {"method": "dflash", "model": "example/drafter", "num_speculative_tokens": 8}}
+    cured = {**ageing, "restart_after_hours": 20}
+
+    def found(instance: dict[str, t.Any], *, watched: bool) -> bool:
+        findings = _known_findings.known_findings(instance, TODAY, watched=watched)
+        return "DFLASH_AGES_IN_20_HOURS" in {one.id for one in findings}
+
+    assert found(ageing, watched=True)
+    assert not found(cured, watched=True)
+    assert found(cured, watched=False)
+    assert found({**cured, "restart_after_hours": 72}, watched=True)
+
+
 def test_what_the_plan_will_set_is_not_missing() -> None:
     assert "KV_PIN_WITHOUT_UTIL" not in severities(kv_cache_memory_bytes=2**30)
 

@@ -155,7 +155,7 @@ OBSERVED: dict[str, t.Any] = {
 
 
 def wanted(name: str, spec: str) -> dict[str, t.Any]:
-    return {"name": name, "spec": spec, "model_role": name, "port": 8000}
+    return {"name": name, "spec": spec, "model_role": name, "port": 8000, "proven": True, "because": "it answered"}
 
 
 @pytest.mark.parametrize(
@@ -223,3 +223,31 @@ def test_the_box_is_told_what_a_boot_is_held_to() -> None:
 )
 def test_tool_calls_are_proven_where_there_is_a_parser_for_them(changes: dict[str, str], checks: list[str]) -> None:
     assert _unit.unit({**INSTANCE, **changes}, PLAN, layout())["settings"]["checks"] == checks
+
+
+LIVENESS = _unit.Liveness(period_s=300, restarts=3, window_s=21600)
+
+
+@pytest.mark.parametrize(
+    ("period", "answer", "every"), [(300, 60, 240), (3600, 60, 3540), (120, 24, 96), (22, 10, 12), (15, 10, 5)]
+)
+def test_a_look_and_the_answer_that_it_waits_for_fit_into_the_period(period: int, answer: int, every: int) -> None:
+    liveness = _unit.Liveness(period_s=period, restarts=3, window_s=21600)
+    assert (liveness.answer_s, liveness.every_s) == (answer, every)
+    assert answer + every <= period
+
+
+def test_the_watch_is_settled_beside_the_engine_and_does_not_restart_it() -> None:
+    off = _unit.unit(INSTANCE, PLAN, layout())
+    on = _unit.unit({**INSTANCE, "restart_after_hours": 20}, PLAN, layout(liveness=LIVENESS))
+    assert on["spec"] == off["spec"]
+    assert off["settings"]["liveness"] is None
+    assert on["settings"]["liveness"]["restart_after_hours"] == 20
+    names = [[path.rpartition("/")[2] for path in destinations(one)] for one in (off, on)]
+    watch = {"gb10-fleet-watch@.service", "gb10-fleet-watch@.timer"}
+    assert set(names[1]) - set(names[0]) == watch
+
+
+def destinations(unit: dict[str, t.Any]) -> list[str]:
+    """Return where the files of a unit go."""
+    return [file["dest"] for file in _unit.files([unit], "/etc/gb10-fleet", "units")]

@@ -1,0 +1,249 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A soak of one instance on its own box: the load, and eyes on engine, counters and kernel while it runs.
+
+It runs as a job of the box, so that a playbook that is killed does not end it; its verdict goes into the deploy record
+of the instance whether anybody still waits for it or not.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import json
+import pathlib
+import random
+import statistics
+import time
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _command,
+    _engine_metrics,
+    _files,
+    _instance,
+    _openai_api,
+    _probe,
+    _probe_session,
+    _process_state,
+    _soak_load,
+    _soak_report,
+    _status,
+)
+
+_COMMAND_S: t.Final = 10.0
+_CHEAP_S: t.Final = 5.0
+_LOOK_EVERY_S: t.Final = 2.0
+_LADDER_S: t.Final = 300.0
+_KERNEL_LINES: t.Final = 100
+# So many sums are asked one at a time first.
+_ALONE: t.Final = 6
+
+Tell = c.Callable[[str], None]
+Run = c.Callable[[list[str]], tuple[int, str, str]]
+
+
+class SoakError(Exception):
+    """The soak could not be made. The text says why, and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be soaked, and how hard; times in seconds. ``instance`` is empty for a server that is none of ours."""
+
+    instance: str = ""
+    url: str = ""
+    model: str = ""
+    kind: str = "chat"
+    concurrency: int = 8
+    requests: int = 400
+    max_tokens: int = 256
+    request_timeout: float = 300.0
+    timeout: float = 3600.0
+    shared_prefix: int = 0
+    scripts: tuple[str, ...] = ()
+    expects_drafts: bool = False
+
+    @property
+    def job(self) -> str:
+        """What the job is named after: one soak of an instance, or of a server, at a time."""
+        return self.instance or self.url
+
+
+def _run(argv: list[str]) -> tuple[int, str, str]:
+    return _command.run(argv, timeout_s=_COMMAND_S)
+
+
+class Soak:
+    """One soak. What it needs of the world comes in, and the report comes out."""
+
+    def __init__(
+        self, request: Request, *, api_key: str = "", tell: Tell = lambda _line: None, run: Run = _run
+    ) -> None:
+        self._request = request
+        self._api_key = api_key
+        self._tell = tell
+        self._shell = run
+        self._unit = _instance.unit_name(request.instance) if request.instance else ""
+        endpoint = _openai_api.Endpoint.from_url(request.url)
+        self._client = _openai_api.Client(endpoint, clock=time.monotonic, api_key=api_key)
+        self._starts: list[str] = []
+        self._kv_usage: float | None = None
+
+    def run(self) -> dict[str, t.Any]:
+        """Ask one question, then many, and return the report."""
+        request = self._request
+        began, wall = time.monotonic(), time.time()
+        self._look_at_unit()
+        self._tell("asking one question first")
+        verdict = self._ladder()
+        evidence = verdict.evidence
+        plan = _soak_load.Plan(
+            model=str(evidence.get("model") or request.model),
+            kind=str(evidence.get("kind") or request.kind),
+            requests=request.requests,
+            concurrency=request.concurrency,
+            max_tokens=request.max_tokens,
+            request_timeout=request.request_timeout,
+            shared_prefix=request.shared_prefix,
+            thinking_off="thinking" not in evidence,
+            with_key=bool(self._api_key),
+            scripts=request.scripts,
+        )
+        before = self._metrics()
+        seen = _soak_report.Seen(
+            results=(), took_s=0.0, before=before, after=before, expects_drafts=request.expects_drafts
+        )
+        if not verdict.ready:
+            return _soak_report.report(plan, dataclasses.replace(seen, not_ready=verdict.summary))
+        alone = _soak_load.one_by_one(self._client, plan, _ALONE, seed=random.SystemRandom().getrandbits(48))
+        loaded = time.monotonic()
+        results = self._load(plan, began + request.timeout)
+        took = time.monotonic() - loaded
+        self._look_at_unit()
+        return _soak_report.report(
+            plan,
+            dataclasses.replace(
+                seen,
+                results=results,
+                alone=alone,
+                took_s=took,
+                after=self._metrics(),
+                kv_usage_max=self._kv_usage,
+                starts=tuple(self._starts),
+                kernel=self._kernel(wall),
+            ),
+        )
+
+    def _ladder(self) -> _probe.Verdict:
+        request = self._request
+        process = _process_state.unit_check(self._unit) if self._unit else None
+        options = _probe.Options(
+            url=request.url,
+            model=request.model,
+            api_key=self._api_key,
+            kind=t.cast("_probe_session.Kind", request.kind),
+            scripts=request.scripts,
+            request_timeout=min(request.request_timeout, _LADDER_S),
+        )
+        return _probe.wait_until_ready(options, timeout=_LADDER_S, process=process, progress=self._tell)
+
+    def _load(self, plan: _soak_load.Plan, until: float) -> tuple[_soak_load.Result, ...]:
+        """Send everything, while looking at what it does to the engine."""
+        load = _soak_load.Load(self._client, plan, seed=random.SystemRandom().getrandbits(48))
+        load.start()
+        while not load.finished(_LOOK_EVERY_S):
+            self._look_at_unit()
+            usage = self._metrics()
+            if usage is not None and usage.kv_usage is not None:
+                self._kv_usage = max(self._kv_usage or 0.0, usage.kv_usage)
+            self._tell(progress(plan, load.results))
+            if load.failing or len(self._starts) > 1 or time.monotonic() >= until:
+                load.stop()
+        return load.results
+
+    def _look_at_unit(self) -> None:
+        """Note every start of the engine, and an end that nobody expected."""
+        if not self._unit:
+            return
+        try:
+            unit = _instance.show(self._shell, self._unit)
+        except _instance.UnitError:
+            return
+        start = "down" if unit.active_state in {"inactive", "failed"} else unit.invocation
+        if start not in self._starts:
+            self._starts.append(start)
+
+    def _metrics(self) -> _engine_metrics.EngineMetrics | None:
+        try:
+            reply = self._client.get("/metrics", _openai_api.Deadline.after(_CHEAP_S, time.monotonic))
+        except _openai_api.ApiError:
+            return None
+        if reply.status != 200:
+            return None
+        return _engine_metrics.EngineMetrics.from_text(reply.body.decode("utf-8", "replace"))
+
+    def _kernel(self, since: float) -> tuple[str, ...] | None:
+        """Return what the kernel has logged of the GPU and of memory; None where its log cannot be read."""
+        argv = ["journalctl", "--dmesg", f"--since=@{since:.0f}", "--output=cat", "--no-pager", "--quiet"]
+        code, out, _err = self._shell(argv)
+        lines = [line for line in out.splitlines() if _soak_report.KERNEL.search(line)]
+        if code == 0 and (lines or self._has_kernel_log()):
+            return tuple(_openai_api.printable(line) for line in lines[:_KERNEL_LINES])
+        return None
+
+    def _has_kernel_log(self) -> bool:
+        """Whether the journal holds anything of the kernel at all: in a container it does not."""
+        code, out, _err = self._shell(["journalctl", "--dmesg", "--lines=1", "--output=cat", "--no-pager", "--quiet"])
+        return code == 0 and bool(out.strip())
+
+
+def progress(plan: _soak_load.Plan, results: c.Sequence[_soak_load.Result]) -> str:
+    """Return in one line how far a soak is."""
+    bad = sum(one.outcome in {"garbage", "wrong"} for one in results)
+    failed = sum(one.outcome == "failed" for one in results)
+    first = [one.first_token_s for one in results if one.first_token_s is not None]
+    speed = f", first token {statistics.median(first) * 1000:.0f} ms" if first else ""
+    return f"{len(results)} of {plan.requests} requests, {failed} failed, {bad} garbage or wrong{speed}"
+
+
+def of_instance(request: Request, settings: c.Mapping[str, t.Any]) -> Request:
+    """Return the request with what the box knows of its instance."""
+    return dataclasses.replace(
+        request,
+        url=str(settings["url"]),
+        model=str(settings["models"][0]),
+        kind=str(settings["kind"]),
+        expects_drafts=bool(settings.get("speculative")),
+    )
+
+
+def from_json(text: str) -> Request:
+    """Read a request from the command line of the box's program."""
+    data = json.loads(text)
+    return Request(**{**data, "scripts": tuple(data.get("scripts", ()))})
+
+
+def leave(report: c.Mapping[str, t.Any], job: str, folder: pathlib.Path = _status.FOLDER) -> None:
+    """Leave a report where the module finds it."""
+    path = folder / "soak" / f"{job}.json"
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _files.write(_files.Wanted(path, json.dumps(report, indent=4, sort_keys=True) + "\n", 0o644))
+
+
+def left(job: str, folder: pathlib.Path = _status.FOLDER) -> dict[str, t.Any]:
+    """Return the report of a job; raise SoakError where there is none."""
+    try:
+        found = json.loads((folder / "soak" / f"{job}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise SoakError(f"the report of the soak is not there; see `journalctl -u {job}`") from None
+    return dict(found)
+
+
+def as_plain(request: Request) -> dict[str, t.Any]:
+    """Return a request as from_json() reads it."""
+    return dataclasses.asdict(request)

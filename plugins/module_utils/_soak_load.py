@@ -1,0 +1,239 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The load of a soak: many questions at a time, each answer read and judged.
+
+What corrupts answers under load passes every test that asks one question at a time. So the questions come at the
+concurrency that clients have, no two of them alike, and the prefix cache gets no say: each request has a salt of its
+own (``cache_salt``), unless what it shares with the others is what is to be tested.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import random
+import threading
+import time
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as sanity
+from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import (
+    ApiError,
+    Client,
+    Deadline,
+    Stream,
+    printable,
+)
+from ansible_collections.gb10.fleet.plugins.module_utils._probe_checks import CHAT, COMPLETIONS, THINKING_OFF
+from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question, ask
+from ansible_collections.gb10.fleet.plugins.module_utils._probe_reply import Completion, from_reply, from_stream
+
+# "right" and "sane" are well; "cut" is a budget used up before an answer began: alive, and not judged.
+Outcome = t.Literal["right", "sane", "cut", "wrong", "garbage", "failed"]
+
+_TOPICS: t.Final = (
+    *("the sea", "the moon", "the sun", "rain", "snow", "trees", "cats", "dogs", "horses", "birds", "bread", "tea"),
+    *("music", "books", "trains", "ships", "bridges", "mountains", "rivers", "computers", "memory", "servers", "time"),
+    "winter",
+)
+# Every third request asks for a text rather than for a sum: drafters and caches work on long answers only.
+_TEXT_EVERY: t.Final = 3
+_SENTENCE: t.Final = "This paragraph is the same for all who ask, so that the cache of prefixes can answer for it."
+_TOKENS_PER_SENTENCE: t.Final = 20
+_PER_FAILURE_S: t.Final = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked, and how: times in seconds, ``shared_prefix`` in tokens (about), 0 for none."""
+
+    model: str
+    kind: str
+    requests: int
+    concurrency: int
+    max_tokens: int
+    request_timeout: float
+    shared_prefix: int = 0
+    thinking_off: bool = True
+    with_key: bool = False
+    scripts: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """One request and what came of it. Times are in seconds; tokens are the server's own count."""
+
+    outcome: Outcome
+    prompt: str
+    text: str = ""
+    detail: str = ""
+    first_token_s: float | None = None
+    per_token_s: float | None = None
+    whole_s: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Load:
+    """Sends the requests of a plan from as many threads as it says, until all are answered or somebody stops it."""
+
+    def __init__(self, client: Client, plan: Plan, *, seed: int, clock: c.Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._plan = plan
+        self._clock = clock
+        self._random = random.Random(seed)  # noqa: S311 - questions, not secrets
+        self._salt = f"{seed:x}"
+        self._lock = threading.Lock()
+        self._left = plan.requests
+        self._results: list[Result] = []
+        self._in_a_row = 0
+        self._halt = threading.Event()
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _each in range(plan.concurrency)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Send nothing more; what is under way ends by itself."""
+        self._halt.set()
+
+    def finished(self, within_s: float) -> bool:
+        """Wait for the end for so long, and return whether it has come."""
+        until = self._clock() + within_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - self._clock()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """What came so far."""
+        with self._lock:
+            return tuple(self._results)
+
+    @property
+    def failing(self) -> bool:
+        """Whether nothing but failures came for a while, two from each thread at least."""
+        with self._lock:
+            return self._in_a_row >= 2 * self._plan.concurrency
+
+    def _work(self) -> None:
+        while not self._halt.is_set():
+            with self._lock:
+                if self._left == 0:
+                    return
+                number = self._plan.requests - self._left
+                self._left -= 1
+                question = _question(number, self._random)
+            result = send(self._client, self._plan, question, f"{self._salt}-{number}", self._clock)
+            with self._lock:
+                self._results.append(result)
+                self._in_a_row = self._in_a_row + 1 if result.outcome == "failed" else 0
+            if result.outcome == "failed":
+                self._halt.wait(_PER_FAILURE_S)
+
+
+def _question(number: int, rng: random.Random) -> Question:
+    if number % _TEXT_EVERY == _TEXT_EVERY - 1:
+        return Question(f"Write one sentence about {rng.choice(_TOPICS)}.", "")
+    return ask("arithmetic", rng)
+
+
+def one_by_one(client: Client, plan: Plan, count: int, *, seed: int) -> tuple[Result, ...]:
+    """Ask sums one at a time, each past the cache: what the model can do where neither load nor cache is to blame."""
+    rng = random.Random(seed)  # noqa: S311 - questions, not secrets
+    asked = [(ask("arithmetic", rng), f"{seed:x}-alone-{number}") for number in range(count)]
+    return tuple(send(client, plan, question, salt, time.monotonic, alone=True) for question, salt in asked)
+
+
+def payload(plan: Plan, question: Question, salt: str, *, alone: bool = False) -> tuple[str, dict[str, t.Any]]:
+    """Return the path and the body of a request; one that is ``alone`` shares nothing with others in the cache."""
+    body: dict[str, t.Any] = {
+        "model": plan.model,
+        "max_tokens": plan.max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    prefix = " ".join([_SENTENCE] * -(-plan.shared_prefix // _TOKENS_PER_SENTENCE))
+    if alone or not prefix:
+        body["cache_salt"] = salt
+    if plan.kind == "base":
+        return COMPLETIONS, body | {"prompt": f"{prefix} {question.prompt}\nAnswer:".strip()}
+    messages = [{"role": "system", "content": prefix}] if prefix else []
+    body["messages"] = [*messages, {"role": "user", "content": question.prompt}]
+    if plan.thinking_off:
+        body["chat_template_kwargs"] = THINKING_OFF
+    return CHAT, body
+
+
+def send(
+    client: Client,
+    plan: Plan,
+    question: Question,
+    salt: str,
+    clock: c.Callable[[], float],
+    *,
+    alone: bool = False,
+) -> Result:
+    """Send one request and judge what comes."""
+    path, body = payload(plan, question, salt, alone=alone)
+    started = clock()
+    try:
+        stream = client.stream(path, body, Deadline.after(plan.request_timeout, clock), with_key=plan.with_key)
+    except ApiError as error:
+        return Result("failed", question.prompt, detail=error.detail, whole_s=clock() - started)
+    return judged(plan, question, stream, clock() - started)
+
+
+def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Result:
+    """Return what a reply is worth."""
+    if stream.reply.status != 200:
+        said = f"HTTP {stream.reply.status}: {printable(stream.reply.error_message)}"
+        return Result("failed", question.prompt, detail=said, whole_s=whole_s)
+    found = from_reply(stream.reply) if stream.reply.body else from_stream(stream)
+    broken = found.error_message or found.problem
+    if broken or found.finish_reason in {"error", "abort"}:
+        detail = printable(broken) or f"finish_reason {found.finish_reason}"
+        return Result("failed", question.prompt, detail=detail, whole_s=whole_s)
+    outcome, detail = _verdict(plan, question, found)
+    tokens = found.completion_tokens or 0
+    first = last = None
+    if found.timing is not None:
+        first, last = found.timing.first_token_s, found.timing.last_token_s
+    steady = first is not None and last is not None and tokens > 1
+    return Result(
+        outcome,
+        question.prompt,
+        text=printable(found.content or found.reasoning),
+        detail=detail,
+        first_token_s=first,
+        per_token_s=(last - first) / (tokens - 1) if steady and first is not None and last is not None else None,
+        whole_s=whole_s,
+        prompt_tokens=found.prompt_tokens or 0,
+        completion_tokens=tokens,
+    )
+
+
+def _verdict(plan: Plan, question: Question, found: Completion) -> tuple[Outcome, str]:
+    signs = sanity.signs(found.content, prompt=question.prompt, scripts=plan.scripts, finish_reason=found.finish_reason)
+    thought = sanity.signs(found.reasoning, scripts=("any",), finish_reason="length")
+    right = bool(question.expected) and question.answered_by(sanity.without_reasoning(found.content))
+    cut = found.finish_reason == "length"
+    bad = [sign for sign in (*signs, *thought) if sign.kind in sanity.HARD]
+    if not right or cut:
+        bad += [sign for sign in signs if sign.kind in sanity.SOFT]
+    if bad:
+        return "garbage", ", ".join(f"{sign.kind.replace('_', ' ')} ({sign.detail})" for sign in bad)
+    if found.is_empty:
+        return ("cut", "") if cut else ("garbage", "an empty answer")
+    if not question.expected or plan.kind == "base":
+        return "sane", ""
+    if right:
+        return "right", ""
+    return ("cut", "") if cut else ("wrong", f"expected {question.expected}")

@@ -1,0 +1,259 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a soak comes to: counts, percentiles, and the verdict with its reasons. Pure.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections
+import collections.abc as c
+import dataclasses
+import math
+import re
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import Drafts, EngineMetrics
+from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding, Severity, worst
+from ansible_collections.gb10.fleet.plugins.module_utils._soak_load import Plan, Result
+
+# A strongly quantised model slips now and then; kernels that break under load do worse.
+WRONG_SHARE: t.Final = 0.02
+_SHOWN: t.Final = 5
+# The kernel's words for what takes an engine down: the driver's errors, and memory that ran out.
+KERNEL: t.Final = re.compile(
+    r"NVRM: Xid|NVRM:.*(?:NV_ERR_NO_MEMORY|GPU has fallen off)|[Oo]ut of memory:|invoked oom-killer|oom-kill:"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """What is known beforehand about a finding of a soak."""
+
+    severity: Severity
+    meaning: str
+    remedy: str
+
+
+_BACKENDS = "Try CUDA graph mode PIECEWISE, no speculation, another backend and a bf16 KV cache, one at a time."
+KNOWN: t.Final[c.Mapping[str, Known]] = {
+    "SOAK_NOT_READY": Known(
+        "error", "The instance did not answer one question, so many were not asked.", "See what vllm_probe says of it."
+    ),
+    "SOAK_REQUESTS_FAILED": Known(
+        "error", "Requests under load failed or were cut off.", "Read the engine's log for its first error."
+    ),
+    "SOAK_GARBAGE": Known("error", "Answers under load were empty, or no language model wrote them.", _BACKENDS),
+    "SOAK_WRONG_ANSWERS": Known(
+        "error", "More than 2 % of the sums under load were wrong, though the model can add.", _BACKENDS
+    ),
+    "SOAK_SUMS_NOT_JUDGED": Known(
+        "warning",
+        "Sums are wrong under load, but without load and cache, too: the model cannot add with this prompt.",
+        "Leave shared_prefix out, or see what vllm_probe says of its answers.",
+    ),
+    "SOAK_ENGINE_RESTARTED": Known(
+        "error", "The engine ended or was restarted during the soak.", "Read the journal of its unit."
+    ),
+    "SOAK_KERNEL_LOG": Known(
+        "error", "The kernel reported an error of the GPU, or ran out of memory.", "See `journalctl -k`."
+    ),
+    "SOAK_NO_DRAFTS": Known(
+        "error", "The model role speculates, and nothing was drafted.", "See in the boot log why speculation is off."
+    ),
+    "SOAK_DRAFTS_NONE_ACCEPTED": Known(
+        "error", "Nothing that was drafted was accepted: the draft path is broken.", _BACKENDS
+    ),
+    "SOAK_CORRUPTED_REQUESTS": Known(
+        "error", "vLLM itself counted requests with logits that are no numbers.", _BACKENDS
+    ),
+    "SOAK_OUT_OF_TIME": Known(
+        "warning", "The time was over before all requests were answered.", "Allow more time, or ask for fewer requests."
+    ),
+    "SOAK_ANSWERS_CUT": Known(
+        "warning", "More than half of the answers were cut before they could be judged.", "Raise max_tokens."
+    ),
+    "SOAK_METRICS_UNREADABLE": Known(
+        "warning", "/metrics could not be read, so acceptance and cache use are not known.", "See that it is served."
+    ),
+    "SOAK_PREEMPTED": Known(
+        "info", "Requests were preempted: the KV cache was full.", "Plan with a larger cache, or fewer sequences."
+    ),
+    "SOAK_KERNEL_LOG_UNREADABLE": Known(
+        "info", "The kernel's log cannot be read here, so errors in it are not known.", "None is needed."
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """All that was seen during a soak. ``alone`` is what was asked one at a time before the load; ``starts`` are the
+    starts of the engine. None is what nobody could tell.
+    """
+
+    results: tuple[Result, ...]
+    took_s: float
+    alone: tuple[Result, ...] = ()
+    before: EngineMetrics | None
+    after: EngineMetrics | None
+    kv_usage_max: float | None = None
+    starts: tuple[str, ...] = ()
+    kernel: tuple[str, ...] | None = None
+    expects_drafts: bool = False
+    not_ready: str = ""
+
+
+def report(plan: Plan, seen: Seen) -> dict[str, t.Any]:
+    """Return the report of a soak as plain data; ``verdict`` is passed, failed or inconclusive."""
+    counts = collections.Counter(str(result.outcome) for result in seen.results)
+    findings = tuple(_findings(plan, seen, counts))
+    gravest = worst(findings)
+    verdict = {"error": "failed", "warning": "inconclusive"}.get(str(gravest), "passed")
+    grave = [found for found in findings if found.severity == gravest and gravest != "info"]
+    drafts = _drafts(seen)
+    answered = len(seen.results) - counts["failed"]
+    return {
+        "verdict": verdict,
+        "because": " ".join(found.message for found in grave) or "every answer was sane, and nothing broke",
+        "requests": len(seen.results),
+        "wanted": plan.requests,
+        "concurrency": plan.concurrency,
+        "shared_prefix": plan.shared_prefix,
+        "failed_requests": counts["failed"],
+        "garbage": counts["garbage"],
+        "wrong": counts["wrong"],
+        "cut": counts["cut"],
+        "right": counts["right"],
+        "took_s": round(seen.took_s, 1),
+        "latency_ms": {
+            "first_token": percentiles([one.first_token_s for one in seen.results]),
+            "per_token": percentiles([one.per_token_s for one in seen.results]),
+            "whole": percentiles([one.whole_s for one in seen.results if one.outcome != "failed"]),
+        },
+        "prompt_tokens": sum(one.prompt_tokens for one in seen.results),
+        "completion_tokens": sum(one.completion_tokens for one in seen.results),
+        "tokens_per_second": _rate(seen) if answered else None,
+        "acceptance": drafts.as_dict() if drafts is not None else None,
+        "kv_usage_max": seen.kv_usage_max,
+        "preemptions": _delta(seen, "preemptions"),
+        "prefix_hit_rate": _hit_rate(seen),
+        "engine_restarts": max(0, len(seen.starts) - 1),
+        "kernel": None if seen.kernel is None else list(seen.kernel[:_SHOWN]),
+        "samples": [dataclasses.asdict(one) for one in seen.results if one.outcome in _BAD][:_SHOWN],
+        "findings": [found.as_dict() for found in findings],
+    }
+
+
+_BAD: t.Final = ("garbage", "wrong", "failed")
+
+
+def summary(found: c.Mapping[str, t.Any]) -> str:
+    """Return a report in one line."""
+    first, rate = found["latency_ms"]["first_token"], found["tokens_per_second"]
+    speed = f"; first token {first['p50']:.0f} ms (p95 {first['p95']:.0f})" if first else ""
+    speed += f", {rate} tokens/s in all" if rate else ""
+    share = (found["acceptance"] or {}).get("acceptance")
+    drafts = "" if share is None else f", {share:.0%} of the drafts accepted"
+    asked = f"{found['requests']} of {found['wanted']} requests, {found['concurrency']} at a time"
+    return f"{found['verdict']}: {asked}: {found['because']}{speed}{drafts}"
+
+
+def percentiles(seconds: c.Iterable[float | None]) -> dict[str, float] | None:
+    """Return median, 95th, 99th percentile and maximum in milliseconds (nearest rank); None of nothing."""
+    known = sorted(one for one in seconds if one is not None)
+    if not known:
+        return None
+    ranks = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    # The smallest value that at least this share of all values does not exceed.
+    return {name: round(known[math.ceil(share * len(known)) - 1] * 1000, 1) for name, share in ranks.items()}
+
+
+def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator[Finding]:
+    if seen.not_ready:
+        yield finding("SOAK_NOT_READY", seen.not_ready)
+        return
+    done = len(seen.results)
+    if counts["failed"]:
+        yield finding("SOAK_REQUESTS_FAILED", f"{counts['failed']} of {done} requests failed.", _first(seen, "failed"))
+    if counts["garbage"]:
+        yield finding("SOAK_GARBAGE", f"{counts['garbage']} of {done} answers are garbage.", _first(seen, "garbage"))
+    yield from _sums(seen, counts)
+    if len(seen.starts) > 1:
+        yield finding("SOAK_ENGINE_RESTARTED", f"The engine ended or was started anew, {len(seen.starts) - 1} times.")
+    if seen.kernel:
+        yield finding("SOAK_KERNEL_LOG", f"The kernel logged {len(seen.kernel)} errors.", seen.kernel[0])
+    elif seen.kernel is None:
+        yield finding("SOAK_KERNEL_LOG_UNREADABLE", "The kernel's log cannot be read.")
+    yield from _counted(seen)
+    if done < plan.requests and not (counts["failed"] or len(seen.starts) > 1):
+        yield finding("SOAK_OUT_OF_TIME", f"{done} of {plan.requests} requests were answered in {seen.took_s:.0f} s.")
+    if counts["cut"] > done / 2:
+        yield finding("SOAK_ANSWERS_CUT", f"{counts['cut']} of {done} answers were cut at {plan.max_tokens} tokens.")
+
+
+def _sums(seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator[Finding]:
+    """Yield what the sums say: what a model misses without load as well is not the load's fault."""
+    sums, misses = counts["right"] + counts["wrong"], sum(one.outcome == "wrong" for one in seen.alone)
+    if counts["wrong"] <= WRONG_SHARE * sums:
+        return
+    wrong = f"{counts['wrong']} of {sums} sums are wrong"
+    if misses > 1:
+        message = f"{wrong}, and {misses} of {len(seen.alone)} without load, too."
+        yield finding("SOAK_SUMS_NOT_JUDGED", message, _first(seen, "wrong"))
+    else:
+        yield finding("SOAK_WRONG_ANSWERS", f"{wrong}.", _first(seen, "wrong"))
+
+
+def _counted(seen: Seen) -> c.Iterator[Finding]:
+    """Yield what the engine's own counters say."""
+    if seen.before is None or seen.after is None:
+        yield finding("SOAK_METRICS_UNREADABLE", "/metrics could not be read.")
+        return
+    drafts = _drafts(seen)
+    if seen.expects_drafts and (drafts is None or not drafts.drafted):
+        yield finding("SOAK_NO_DRAFTS", "Nothing was drafted.")
+    elif drafts is not None and drafts.drafted and not drafts.accepted:
+        yield finding("SOAK_DRAFTS_NONE_ACCEPTED", f"None of {drafts.drafted} drafted tokens was accepted.")
+    if corrupted := _delta(seen, "corrupted_requests"):
+        yield finding("SOAK_CORRUPTED_REQUESTS", f"{corrupted} requests were corrupted.")
+    if preempted := _delta(seen, "preemptions"):
+        yield finding("SOAK_PREEMPTED", f"{preempted} requests were preempted.")
+
+
+def finding(name: str, message: str, evidence: str = "") -> Finding:
+    """Make one of the known findings."""
+    known = KNOWN[name]
+    return Finding(name, known.severity, message, evidence, known.remedy)
+
+
+def _first(seen: Seen, outcome: str) -> str:
+    one = next(result for result in seen.results if result.outcome == outcome)
+    said = f": {one.text!r}" if one.text else ""
+    return f"{one.prompt!r}: {one.detail}{said}"
+
+
+def _drafts(seen: Seen) -> Drafts | None:
+    if seen.before is None or seen.after is None or seen.after.drafts is None:
+        return None
+    return seen.after.drafts.since(seen.before.drafts)
+
+
+def _delta(seen: Seen, name: str) -> int | None:
+    before, after = (getattr(one, name) if one else None for one in (seen.before, seen.after))
+    if after is None:
+        return None
+    # A counter that went back is one of a new engine.
+    return after - before if before is not None and before <= after else after
+
+
+def _hit_rate(seen: Seen) -> float | None:
+    hits, queries = _delta(seen, "prefix_hits"), _delta(seen, "prefix_queries")
+    return None if hits is None or not queries else round(hits / queries, 4)
+
+
+def _rate(seen: Seen) -> float | None:
+    tokens = sum(one.completion_tokens for one in seen.results)
+    return round(tokens / seen.took_s, 1) if tokens and seen.took_s > 0 else None

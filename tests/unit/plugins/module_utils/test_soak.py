@@ -1,0 +1,383 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A soak against a real HTTP server that fails in the ways that were seen under load."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import itertools
+import json
+import pathlib
+import threading
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _box, _deploy_record, _instance, _soak, _status
+from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import Drafts, EngineMetrics
+from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question
+from ansible_collections.gb10.fleet.plugins.module_utils._soak_load import Plan, Result, payload
+from ansible_collections.gb10.fleet.plugins.module_utils._soak_report import KERNEL, KNOWN, Seen, percentiles, report
+from tests.unit.support import openai_server as fake
+from tests.unit.support.faults import FAULTS
+
+ROOT = pathlib.Path(__file__).parents[4]
+ACTIVE = "ActiveState=active\nSubState=running\nInvocationID=a\nMainPID=7\n"
+
+
+@pytest.fixture
+def server() -> c.Iterator[fake.OpenAIServer]:
+    with fake.OpenAIServer() as running:
+        yield running
+
+
+class World:
+    """What a soak sees of a box."""
+
+    def __init__(self) -> None:
+        self.units: c.Iterator[str] = itertools.repeat(ACTIVE)
+        self.kernel = "usb 1-1: new device\n"
+        self.said: list[str] = []
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "systemctl":
+            return 0, next(self.units), ""
+        return (0, self.kernel, "") if self.kernel else (1, "", "no journal")
+
+    def soak(self, server: fake.OpenAIServer, **changes: t.Any) -> dict[str, t.Any]:
+        given: dict[str, t.Any] = {"requests": 40, "concurrency": 4, "request_timeout": 5.0, "max_tokens": 64} | changes
+        request = _soak.Request(instance="writer", url=server.url, model="lab/tiny", **given)
+        return _soak.Soak(request, tell=self.said.append, run=self.run).run()
+
+
+def ids(found: dict[str, t.Any]) -> list[str]:
+    return [one["id"] for one in found["findings"]]
+
+
+def sometimes(fault: fake.Action, *, every: int = 5) -> fake.Action:
+    """Answer honestly but for every nth request: what happens above a certain concurrency only."""
+    numbers, lock = itertools.count(1), threading.Lock()
+
+    def action(exchange: fake.Exchange) -> None:
+        with lock:
+            number = next(numbers)
+        # The questions that come first and one by one are answered well.
+        (fault if number > 10 and number % every == 0 else fake.answer)(exchange)
+
+    return action
+
+
+def test_a_healthy_server_passes_with_figures(server: fake.OpenAIServer) -> None:
+    world = World()
+    found = world.soak(server)
+    assert (found["verdict"], found["requests"], found["failed_requests"]) == ("passed", 40, 0)
+    assert found["garbage"] == found["wrong"] == found["engine_restarts"] == 0
+    assert set(found["latency_ms"]["first_token"]) == {"p50", "p95", "p99", "max"}
+    assert found["completion_tokens"] > 40
+    assert found["acceptance"] is None
+    assert ids(found) == []
+    assert any("of 40 requests" in line for line in world.said) or found["took_s"] < 2.1
+
+
+def test_no_two_requests_can_be_answered_by_a_cache(server: fake.OpenAIServer) -> None:
+    World().soak(server)
+    soaked = [request.json for request in server.asked(fake.CHAT) if "cache_salt" in request.json]
+    assert len(soaked) == len({request["cache_salt"] for request in soaked}) == 6 + 40
+    assert len({request["messages"][-1]["content"] for request in soaked}) > 20
+
+
+def test_a_model_that_cannot_add_without_load_either_is_not_blamed_on_the_load(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.say("1000"))
+    found = World().soak(server)
+    assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_SUMS_NOT_JUDGED"])
+    assert "and 6 of 6 without load, too" in found["because"]
+
+
+def test_a_shared_prefix_stands_before_every_question_and_is_not_salted() -> None:
+    plan = Plan("m", "chat", 1, 1, 64, 5.0, shared_prefix=400)
+    bodies = [payload(plan, Question(f"What is {n} plus 1?", str(n + 1)), f"s{n}")[1] for n in (1, 2)]
+    assert bodies[0]["messages"][0] == bodies[1]["messages"][0]
+    assert len(bodies[0]["messages"][0]["content"].split()) > 300
+    assert not any("cache_salt" in body for body in bodies)
+    assert payload(plan, Question("What?", ""), "s", alone=True)[1]["cache_salt"] == "s"
+    path, body = payload(dataclasses.replace(plan, kind="base"), Question("What?", ""), "s")
+    assert path == fake.COMPLETIONS
+    assert body["prompt"].endswith("What?\nAnswer:")
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "finding"),
+    [
+        (fake.say("!!!!!!!!!!!!!!!!"), "failed", "SOAK_GARBAGE"),
+        (fake.say("\0\0"), "failed", "SOAK_GARBAGE"),
+        (fake.say(""), "failed", "SOAK_GARBAGE"),
+        (fake.say("1000"), "failed", "SOAK_WRONG_ANSWERS"),
+        (fake.status(500, "EngineCore encountered an issue."), "failed", "SOAK_REQUESTS_FAILED"),
+        (fake.begin_stream(fake.reset), "failed", "SOAK_REQUESTS_FAILED"),
+        (fake.stream_error, "failed", "SOAK_REQUESTS_FAILED"),
+        (fake.say("", "length"), "passed", ""),
+    ],
+)
+def test_what_goes_wrong_now_and_then_is_found(
+    server: fake.OpenAIServer, fault: fake.Action, verdict: str, finding: str
+) -> None:
+    server.script("POST", fake.CHAT, sometimes(fault))
+    found = World().soak(server)
+    assert (found["verdict"], ids(found)[:1]) == (verdict, [finding] if finding else []), found["because"]
+    assert bool(found["samples"]) == (verdict == "failed")
+
+
+def test_answers_that_are_cut_before_they_begin_prove_nothing(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.say("", "length"))
+    found = World().soak(server)
+    assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_ANSWERS_CUT"])
+
+
+def test_a_server_that_is_not_ready_is_not_loaded(server: fake.OpenAIServer) -> None:
+    FAULTS["wrong_model"].set_up(server)
+    found = World().soak(server)
+    assert (found["verdict"], ids(found), found["requests"]) == ("failed", ["SOAK_NOT_READY"], 0)
+
+
+def test_a_server_that_dies_is_not_asked_hundreds_of_times(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, *[fake.answer] * 12, fake.die)
+    found = World().soak(server, requests=4000)
+    assert found["verdict"] == "failed"
+    assert found["requests"] < 100
+    assert "SOAK_OUT_OF_TIME" not in ids(found)
+
+
+def test_a_restart_of_the_engine_ends_the_soak(server: fake.OpenAIServer) -> None:
+    world = World()
+    world.units = itertools.chain([ACTIVE] * 4, itertools.repeat(ACTIVE.replace("ID=a", "ID=b")))
+    server.script("POST", fake.CHAT, fake.slow(0.2))
+    found = world.soak(server, requests=400)
+    assert "SOAK_ENGINE_RESTARTED" in ids(found)
+    assert (found["verdict"], found["engine_restarts"]) == ("failed", 1)
+    assert found["requests"] < 400
+
+
+def test_the_time_is_kept(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, fake.slow(0.2))
+    found = World().soak(server, requests=4000, timeout=3.0)
+    assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_OUT_OF_TIME"])
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("NVRM: Xid (PCI:000f:01:00): 13, pid=4711, name=VLLM::EngineCor, Graphics Exception", True),
+        ("Out of memory: Killed process 4711 (VLLM::Worker) total-vm:1kB", True),
+        ("python3 invoked oom-killer: gfp_mask=0x140cca", True),
+        ("NVRM: nvAssertOkFailedNoLog: Assertion failed: NV_ERR_NO_MEMORY (0x51)", True),
+        ("NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64  580.142", False),
+        ("oom_reaper is not what this line is about", False),
+    ],
+)
+def test_what_the_kernel_says(server: fake.OpenAIServer, line: str, counts: bool) -> None:
+    assert bool(KERNEL.search(line)) == counts
+    world = World()
+    world.kernel = f"{line}\n"
+    found = world.soak(server, requests=4)
+    assert ids(found) == (["SOAK_KERNEL_LOG"] if counts else [])
+    assert found["kernel"] == ([line] if counts else [])
+
+
+def test_a_kernel_log_that_cannot_be_read_is_unknown_and_no_fault(server: fake.OpenAIServer) -> None:
+    world = World()
+    world.kernel = ""
+    found = world.soak(server, requests=4)
+    assert (found["verdict"], found["kernel"], ids(found)) == ("passed", None, ["SOAK_KERNEL_LOG_UNREADABLE"])
+
+
+# the report, from what was seen
+
+PLAN = Plan("m", "chat", 2, 1, 64, 5.0)
+WELL = (Result("right", "a", whole_s=1.0, completion_tokens=3), Result("sane", "b", whole_s=3.0, completion_tokens=5))
+
+
+def metrics(drafts: Drafts | None, **more: int) -> EngineMetrics:
+    counted: dict[str, t.Any] = {"preemptions": 0, "prefix_queries": 100, "prefix_hits": 20, "corrupted_requests": None}
+    return EngineMetrics(drafts, 0.1, **{**counted, **more})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expects", "verdict", "finding"),
+    [
+        (metrics(Drafts(1, 3, 2)), metrics(Drafts(101, 303, 202)), True, "passed", ""),
+        (metrics(Drafts(1, 3, 2)), metrics(Drafts(101, 303, 2)), True, "failed", "SOAK_DRAFTS_NONE_ACCEPTED"),
+        (metrics(Drafts(1, 3, 2)), metrics(Drafts(1, 3, 2)), True, "failed", "SOAK_NO_DRAFTS"),
+        (metrics(None), metrics(None), True, "failed", "SOAK_NO_DRAFTS"),
+        (metrics(None), metrics(None), False, "passed", ""),
+        (metrics(None), metrics(None, corrupted_requests=2), False, "failed", "SOAK_CORRUPTED_REQUESTS"),
+        (metrics(None), metrics(None, preemptions=3), False, "passed", "SOAK_PREEMPTED"),
+        (None, None, False, "inconclusive", "SOAK_METRICS_UNREADABLE"),
+        (metrics(None), None, True, "inconclusive", "SOAK_METRICS_UNREADABLE"),
+    ],
+)
+def test_what_the_counters_say(
+    before: EngineMetrics | None, after: EngineMetrics | None, expects: bool, verdict: str, finding: str
+) -> None:
+    seen = Seen(results=WELL, took_s=2.0, before=before, after=after, kernel=(), expects_drafts=expects)
+    found = report(PLAN, seen)
+    assert (found["verdict"], ids(found)) == (verdict, [finding] if finding else [])
+
+
+def test_acceptance_and_hit_rate_are_those_of_the_soak_alone() -> None:
+    before, after = metrics(Drafts(100, 300, 10)), metrics(Drafts(200, 600, 220), prefix_queries=200, prefix_hits=70)
+    found = report(PLAN, Seen(results=WELL, took_s=2.0, before=before, after=after, kernel=()))
+    assert (found["acceptance"]["acceptance"], found["acceptance"]["mean_length"]) == (0.7, 3.1)
+    assert (found["prefix_hit_rate"], found["tokens_per_second"]) == (0.5, 4.0)
+    assert found["latency_ms"] == {
+        "first_token": None,
+        "per_token": None,
+        "whole": {"p50": 1000.0, "p95": 3000.0, "p99": 3000.0, "max": 3000.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([None, None], None),
+        ([0.002], {"p50": 2.0, "p95": 2.0, "p99": 2.0, "max": 2.0}),
+        ([n / 1000 for n in range(100, 0, -1)], {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}),
+    ],
+)
+def test_percentiles_are_values_that_were_measured(
+    seconds: list[float | None], expected: dict[str, float] | None
+) -> None:
+    assert percentiles(seconds) == expected
+
+
+def test_every_finding_is_documented_as_it_is() -> None:
+    lines = (ROOT / "docs" / "findings.md").read_text("utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| SOAK_")]
+    assert {row[0]: row[1:] for row in cells} == {
+        name: [known.severity, known.meaning, known.remedy] for name, known in KNOWN.items()
+    }
+
+
+# the deploy record
+
+REPORT = report(PLAN, Seen(results=WELL, took_s=2.0, before=metrics(None), after=metrics(None), kernel=()))
+
+
+@pytest.mark.parametrize(
+    ("speculative", "soak", "proven", "because"),
+    [
+        (False, None, True, "it answered"),
+        (True, None, False, "no soak has shown"),
+        (True, {"verdict": "inconclusive", "because": "x"}, False, "proved nothing"),
+        (True, {"verdict": "failed", "because": "3 of 400 answers are garbage."}, False, "3 of 400"),
+        (False, {"verdict": "failed", "because": "3 of 400 answers are garbage."}, False, "3 of 400"),
+        (True, {"verdict": "passed", "requests": 400, "concurrency": 8}, True, "400 requests, 8 at a time"),
+    ],
+)
+def test_what_speculates_is_proven_by_a_soak_alone(
+    speculative: bool, soak: dict[str, t.Any] | None, proven: bool, because: str
+) -> None:
+    found = _deploy_record.proven(speculative, soak)
+    assert found["proven"] == proven
+    assert because in found["because"]
+
+
+def place(root: pathlib.Path, record: dict[str, t.Any] | None) -> pathlib.Path:
+    path = root / _instance.RECORD_FOLDER / "writer.json"
+    path.parent.mkdir(parents=True)
+    if record is not None:
+        path.write_text(json.dumps(record), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"), [(None, "there is no deploy record"), ({"spec": "other"}, "of another engine")]
+)
+def test_a_verdict_belongs_to_the_engine_that_was_soaked(
+    tmp_path: pathlib.Path, record: dict[str, t.Any] | None, reason: str
+) -> None:
+    path = place(tmp_path, record)
+    text = path.read_text("utf-8") if record else None
+    assert reason in _deploy_record.keep_soak("writer", {"spec": "s1"}, REPORT, at=0, sysroot=tmp_path)
+    assert (path.read_text("utf-8") if record else None) == text
+
+
+def test_a_verdict_is_added_to_the_record_and_nothing_is_lost(tmp_path: pathlib.Path) -> None:
+    path = place(tmp_path, {"spec": "s1", "argv": ["vllm"], "proven": False, "because": "it speculates"})
+    settings = {"spec": "s1", "speculative": True}
+    assert _deploy_record.keep_soak("writer", settings, REPORT, at=0, sysroot=tmp_path) == ""
+    record = json.loads(path.read_text("utf-8"))
+    assert (record["argv"], record["proven"]) == (["vllm"], True)
+    assert (record["soak"]["verdict"], record["soak"]["spec"], record["soak"]["at"]) == (
+        "passed",
+        "s1",
+        "1970-01-01T00:00:00Z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("soak", "taken"),
+    [
+        ({"spec": "s1", "verdict": "passed", "requests": 9, "concurrency": 3}, (True, True)),
+        ({"spec": "s1", "verdict": "failed", "because": "x"}, (True, False)),
+        ({"spec": "s0", "verdict": "passed"}, (False, False)),
+        (None, (False, False)),
+        ("not a report", (False, False)),
+    ],
+)
+def test_a_new_record_of_the_same_engine_takes_its_soak_over(soak: object, taken: tuple[bool, bool]) -> None:
+    found = _deploy_record.carried({"soak": soak}, True, "s1")
+    assert ("soak" in found, found["proven"]) == taken
+
+
+# the job on the box
+
+
+def test_the_job_soaks_what_the_box_knows_and_leaves_its_report(
+    server: fake.OpenAIServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.api_key = "sk-1"
+    (tmp_path / "writer.env").write_text("VLLM_API_KEY=sk-1\n")
+    settings = {
+        "url": server.url,
+        "models": ["lab/tiny"],
+        "kind": "chat",
+        "spec": "s1",
+        "secrets_file": str(tmp_path / "writer.env"),
+    }
+    monkeypatch.setattr(_instance, "settings", lambda name: settings)
+    monkeypatch.setattr(_status, "FOLDER", tmp_path)
+    for function in (_status.StatusFile.__init__, _soak.leave):
+        monkeypatch.setattr(function, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(_soak.Soak.__init__, "__kwdefaults__", {"run": World().run, "tell": print, "api_key": ""})
+    recorded: list[str] = []
+
+    def keep(name: str, *_rest: object, **_more: object) -> str:
+        recorded.append(name)
+        return ""
+
+    monkeypatch.setattr(_deploy_record, "keep_soak", keep)
+    request = _soak.Request(instance="writer", requests=9, concurrency=3)
+    assert _box.main(["soak", json.dumps(_soak.as_plain(request))]) == 0
+    name = _status.job_name("soak", "writer")
+    status = _status.StatusFile(name).read()
+    assert status is not None
+    assert status.stage == _status.DONE
+    assert status.message.startswith("passed: 9 of 9 requests, 3 at a time: every answer was sane")
+    assert _soak.left(name, tmp_path)["verdict"] == "passed"
+    assert recorded == ["writer"]
+    assert "sk-1" not in (tmp_path / "soak" / f"{name}.json").read_text("utf-8")
+
+
+def test_a_job_for_an_instance_that_is_not_there_says_so(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_instance, "settings", lambda name: {})
+    monkeypatch.setattr(_status, "FOLDER", tmp_path)
+    monkeypatch.setattr(_status.StatusFile.__init__, "__defaults__", (tmp_path,))
+    assert _box.main(["soak", '{"instance": "nobody"}']) == 1
+    status = _status.StatusFile(_status.job_name("soak", "nobody")).read()
+    assert status is not None
+    assert (status.failed, status.message) == (True, "this box has no instance nobody; deploy it first")
