@@ -318,9 +318,10 @@ def switch() -> int:
     if last is None:
         say("no switch is under way")
         return 0
-    failed = last.outcome != "served"
-    announce(status, _status.DONE, last.message, failed=failed)
-    if failed:
+    status.write(_status.Status(_status.DONE, last.message, last.outcome != "served", time.time()))
+    if last.outcome == "served":
+        say(last.message)
+    else:
         _journal.error(_deployment.UNIT, last.message)
     return 0
 

@@ -17,11 +17,14 @@ import pytest
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _box,
     _command,
+    _deployment,
+    _generation,
     _group_files,
     _instance,
     _journal,
     _memory,
     _status,
+    _switch,
     _watch,
 )
 
@@ -183,6 +186,43 @@ def test_a_gate_without_docker_is_not_a_traceback(box: Box, monkeypatch: pytest.
     status = box.status()
     assert status is not None
     assert "Cannot connect to the Docker daemon" in status.message
+
+
+@pytest.mark.parametrize(("outcome", "failed"), [("served", False), ("restored", True), ("down", True)])
+def test_a_switch_says_how_it_ended_and_a_failed_one_says_it_as_an_error(
+    box: Box, monkeypatch: pytest.MonkeyPatch, outcome: str, failed: bool
+) -> None:
+    last = _generation.Last(outcome=outcome, message=f"it {outcome}")
+    monkeypatch.setattr(_switch.Switch, "run", lambda _switch: last)
+    monkeypatch.setattr(_status, "FOLDER", box.folder)
+    assert _box.main(["switch"]) == 0
+    status = _status.StatusFile(_deployment.JOB).read()
+    assert status is not None
+    assert (status.stage, status.message, status.failed) == (_status.DONE, f"it {outcome}", failed)
+    assert box.journal == ([(_deployment.UNIT, f"it {outcome}")] if failed else [])
+
+
+def test_a_switch_that_cannot_even_go_back_is_left_for_systemd_to_run_again(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_switch: _switch.Switch) -> None:
+        raise _instance.UnitError("systemctl does not answer")
+
+    monkeypatch.setattr(_switch.Switch, "run", broken)
+    monkeypatch.setattr(_status, "FOLDER", box.folder)
+    assert _box.main(["switch"]) == 1
+    status = _status.StatusFile(_deployment.JOB).read()
+    assert status is not None
+    assert (status.failed, status.message) == (True, "systemctl does not answer")
+
+
+def test_without_a_marker_there_is_nothing_to_switch(
+    box: Box, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_switch.Switch, "run", lambda _switch: None)
+    monkeypatch.setattr(_status, "FOLDER", box.folder)
+    assert _box.main(["switch"]) == 0
+    assert "no switch is under way" in capsys.readouterr().out
 
 
 def test_pulls_are_reported_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
