@@ -15,6 +15,7 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz download JSON  download a checkpoint and keep its progress there
     fleet.pyz switch         finish the switch that the box's marker asks for, or go back
     fleet.pyz soak JSON      ask an instance many questions at a time, and write the verdict into its record
+    fleet.pyz driver JSON    install the packages of the driver and keep the progress there
 
 Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 
@@ -34,12 +35,15 @@ import time
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _apt,
     _boot_log,
     _command,
     _converge,
     _deployment,
     _docker,
     _download,
+    _driver_request,
+    _driver_transaction,
     _files,
     _gate,
     _generation,
@@ -67,39 +71,36 @@ _SWITCH_COMMAND_S: t.Final = 900.0
 
 def main(argv: c.Sequence[str] | None = None) -> int:
     """Run one command of the program."""
+    # What guards an instance, by its name, with its settings on the box; and jobs, which are told all that they need.
+    guards: dict[str, tuple[c.Callable[[str, dict[str, t.Any]], int], str]] = {
+        "gate": (gate, "wait until an instance may start"),
+        "ready": (ready, "wait until an instance answers a real completion"),
+        "explain": (explain, "say why an instance stays down"),
+        "watch": (watch, "see whether an instance lives, and restart it where it does not"),
+    }
+    jobs: dict[str, tuple[c.Callable[[str], int], str]] = {
+        "pull": (pull, "pull an image by digest"),
+        "download": (download, "download a checkpoint"),
+        "soak": (soak, "ask an instance many questions at a time"),
+        "driver": (driver, "install the packages of the driver"),
+    }
     parser = argparse.ArgumentParser(prog="fleet.pyz", description="What gb10.fleet runs on a box.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, about in (
-        ("gate", "wait until an instance may start"),
-        ("ready", "wait until an instance answers a real completion"),
-        ("explain", "say why an instance stays down"),
-        ("watch", "see whether an instance lives, and restart it where it does not"),
-    ):
+    for name, (_guard, about) in guards.items():
         commands.add_parser(name, help=about).add_argument("instance")
-    commands.add_parser("pull", help="pull an image by digest").add_argument("image")
-    commands.add_parser("download", help="download a checkpoint").add_argument("request")
+    for name, (_job, about) in jobs.items():
+        commands.add_parser(name, help=about).add_argument("request")
     commands.add_parser("switch", help="finish the switch that is under way")
-    commands.add_parser("soak", help="ask an instance many questions at a time").add_argument("request")
     given = parser.parse_args(argv)
     if given.command == "switch":
         return switch()
-    if given.command == "pull":
-        return pull(given.image)
-    if given.command == "download":
-        return download(given.request)
-    if given.command == "soak":
-        return _soak_job.run(given.request, announce, _proof.secret)
+    if given.command in jobs:
+        return jobs[given.command][0](given.request)
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
         return 2
-    handlers: dict[str, c.Callable[[str, dict[str, t.Any]], int]] = {
-        "gate": gate,
-        "ready": ready,
-        "explain": explain,
-        "watch": watch,
-    }
-    return handlers[given.command](given.instance, settings)
+    return guards[given.command][0](given.instance, settings)
 
 
 def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
@@ -243,6 +244,24 @@ def switch() -> int:
     announce(status, _status.DONE, last.message, failed=failed)
     if failed:
         _journal.error(_deployment.UNIT, last.message)
+    return 0
+
+
+def soak(request: str) -> int:
+    """Ask an instance many questions at a time, and write the verdict into its record."""
+    return _soak_job.run(request, announce, _proof.secret)
+
+
+def driver(request: str) -> int:
+    """Install the packages of the driver and keep the progress where the driver_packages module reads it."""
+    status = _status.StatusFile(_driver_transaction.JOB)
+    seldom = Seldom(lambda line: announce(status, "driver", line))
+    try:
+        done = _driver_transaction.carry_out(_driver_request.Request.from_dict(json.loads(request)), seldom.say)
+    except (_driver_transaction.RefusedError, _apt.AptError) as error:
+        announce(status, "driver", str(error), failed=True)
+        return 1
+    announce(status, _status.DONE, done)
     return 0
 
 
