@@ -59,6 +59,7 @@ def play(
     check: bool = False,
     verbosity: int = 0,
     extra: c.Mapping[str, t.Any] | None = None,
+    env: c.Mapping[str, str] | None = None,
 ) -> Run:
     """Run a playbook through ansible-runner, as the command line would."""
     with tempfile.TemporaryDirectory(prefix="gb10-fleet-run-") as folder:
@@ -73,6 +74,7 @@ def play(
             envvars={
                 "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
                 "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
+                **(env or {}),
             },
             quiet=True,
         )
@@ -89,6 +91,18 @@ def play(
         output=output,
         messages=tuple(str(result["msg"]) for result in results if result.get("msg")),
         failures=tuple(str(result.get("msg", result)) for result in failed),
+    )
+
+
+def start_play(*, limit: str, inventory: pathlib.Path, playbook: str = "site.yml") -> subprocess.Popen[bytes]:
+    """Start a playbook in the background, with a process group of its own, and return the process."""
+    return subprocess.Popen(
+        [SCRIPTS / "ansible-playbook", "--inventory", inventory, "--limit", limit, CHECKOUT / playbook],
+        env={**os.environ, "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
 
 

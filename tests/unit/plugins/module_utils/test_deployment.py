@@ -1,0 +1,256 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the module says, asks for and waits for; the box's program is the real one."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import stat
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _deployment, _generation, _instance, _proof, _status
+from tests.unit.support.switch_box import IMAGE, Box, Boxes, generation
+
+OLD, NEW = generation(writer="old"), generation(reader="new")
+
+
+@pytest.fixture
+def box(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Box:
+    return Boxes(monkeypatch).make(tmp_path)
+
+
+def deployment(box: Box, *, check_mode: bool = False) -> _deployment.Deployment:
+    return _deployment.Deployment(box.acting(check_mode=check_mode), box.store)
+
+
+def answers(name: str, _settings: object, *, booted: bool) -> _proof.Proof:
+    return _proof.Proof(ok=not booted, reason=name)
+
+
+def serve(box: Box, wanted: _generation.Generation, **changes: t.Any) -> _deployment.Outcome:
+    options: dict[str, t.Any] = {"begin": True, "step_s": 60, "prove": answers, **changes}
+    return deployment(box).serve(wanted, **options)
+
+
+def shown(outcome: _deployment.Outcome) -> str:
+    """Return the difference as text."""
+    return "\n".join(f"{one['before']} -> {one['after']}" for one in outcome.diff)
+
+
+def test_a_deployment_is_staged_asked_for_and_waited_for(box: Box) -> None:
+    outcome = serve(box, OLD)
+    assert (outcome.changed, outcome.finished, outcome.failed) == (True, True, False)
+    assert outcome.last is not None
+    assert outcome.last.outcome == "served"
+    assert "vllm-writer.service: inactive" in shown(outcome)
+    assert f"generation: none\n -> generation: {OLD.id}" in shown(outcome)
+    assert box.serves(OLD)
+
+
+def test_the_second_time_nothing_changes_and_every_instance_is_asked(box: Box) -> None:
+    serve(box, OLD)
+    steps, asked = box.steps, []
+
+    def prove(name: str, _settings: object, *, booted: bool) -> _proof.Proof:
+        asked.append((name, booted))
+        return _proof.Proof(True)
+
+    outcome = serve(box, OLD, prove=prove)
+    assert (outcome.changed, outcome.failed, outcome.diff) == (False, False, [])
+    assert box.steps == steps
+    assert asked == [("writer", False)]
+
+
+def test_an_unchanged_instance_that_does_not_answer_fails_and_is_not_touched(box: Box) -> None:
+    serve(box, OLD)
+    steps = box.steps
+    outcome = serve(box, OLD, prove=lambda *_args, **_options: _proof.Proof(False, "vllm-writer.service hangs."))
+    assert (outcome.changed, outcome.failed) == (False, True)
+    assert "vllm-writer.service hangs." in outcome.message
+    assert "systemctl restart vllm-writer.service" in outcome.message
+    assert box.steps == steps
+
+
+def test_a_file_that_was_edited_by_hand_is_put_right_without_a_restart(box: Box) -> None:
+    serve(box, OLD)
+    unit = box.unit_file("writer")
+    unit.write_text(unit.read_text() + "# by hand\n")
+    starts = len(box.starts)
+    outcome = serve(box, OLD)
+    assert outcome.changed
+    assert "# by hand" in shown(outcome)
+    assert box.serves(OLD)
+    assert len(box.starts) == starts
+
+
+def test_check_mode_says_what_would_change_and_changes_nothing(box: Box) -> None:
+    serve(box, OLD)
+    steps = box.steps
+    outcome = deployment(box, check_mode=True).serve(NEW, begin=True, step_s=0, prove=answers)
+    assert outcome.changed
+    assert "vllm-writer.service: absent" in shown(outcome)
+    assert "vllm-reader.service: active, spec new" in shown(outcome)
+    assert f"would serve {NEW.about}" in outcome.message
+    assert box.steps == steps
+    assert box.serves(OLD)
+
+
+def test_a_failure_is_told_with_what_was_restored(box: Box) -> None:
+    serve(box, OLD)
+    box.broken.add("new")
+    outcome = serve(box, NEW)
+    assert (outcome.failed, outcome.finished) == (True, True)
+    assert f"Generation {OLD.id} was restored" in outcome.message
+
+
+def test_what_the_switch_does_is_told_while_it_is_under_way(box: Box) -> None:
+    box.minded = False
+    status = _status.StatusFile(_deployment.JOB, box.root / "run")
+    assert serve(box, OLD, step_s=0).message == "starting"
+    status.write(_status.Status("switch", "stopping vllm-writer", False, 0.0))
+    outcome = serve(box, OLD, begin=False, step_s=0)
+    assert (outcome.finished, outcome.message) == (False, "stopping vllm-writer")
+
+
+def test_the_same_switch_is_joined_and_another_one_refused(box: Box) -> None:
+    box.minded = False
+    serve(box, OLD, step_s=0)
+    steps = box.steps
+    assert not serve(box, OLD, step_s=0).finished
+    assert box.steps == steps
+    with pytest.raises(_deployment.DeploymentError, match="another switch is under way"):
+        serve(box, NEW, step_s=0)
+
+
+def test_a_switch_that_nobody_is_at_is_told_and_finished_by_the_next_run(box: Box) -> None:
+    box.minded = False
+    serve(box, OLD, step_s=0)
+    box.program = False
+    outcome = serve(box, OLD, begin=False, step_s=0)
+    assert outcome.failed
+    assert "nobody is at it" in outcome.message
+    box.minded = True
+    settled = deployment(box).settle(begin=True, step_s=60)
+    assert (settled.changed, settled.failed) == (True, False)
+    assert box.serves(OLD)
+
+
+def test_settling_does_not_fail_over_how_the_earlier_switch_ended(box: Box) -> None:
+    box.broken.add("old")
+    box.minded = False
+    serve(box, OLD, step_s=0)
+    box.minded = True
+    outcome = deployment(box).settle(begin=True, step_s=60)
+    assert not outcome.failed
+    assert "so the box serves nothing now" in outcome.message
+    assert not deployment(box).settle(begin=True, step_s=0).changed
+
+
+def test_settling_in_check_mode_says_so(box: Box) -> None:
+    box.minded = False
+    serve(box, OLD, step_s=0)
+    outcome = deployment(box, check_mode=True).settle(begin=True, step_s=0)
+    assert outcome.changed
+    assert "would be finished first" in outcome.message
+
+
+def test_going_back_to_the_previous_generation_and_to_a_named_one(box: Box) -> None:
+    serve(box, OLD)
+    serve(box, NEW)
+    outcome = deployment(box).go_back("", undo=False, begin=True, step_s=60)
+    assert (outcome.changed, outcome.failed, outcome.generation) == (True, False, OLD.id)
+    assert box.serves(OLD)
+    assert deployment(box).go_back(NEW.id, undo=False, begin=True, step_s=60).changed
+    assert box.serves(NEW)
+    assert not deployment(box).go_back(NEW.id, undo=False, begin=True, step_s=60).changed
+
+
+def test_undoing_a_first_deployment_empties_the_box(box: Box) -> None:
+    serve(box, OLD)
+    assert deployment(box).go_back("", undo=True, begin=True, step_s=60).changed
+    assert box.serves(_generation.Generation())
+
+
+def test_undoing_goes_to_what_the_last_switch_came_from(box: Box) -> None:
+    serve(box, OLD)
+    serve(box, NEW)
+    deployment(box).go_back("", undo=True, begin=True, step_s=60)
+    assert box.serves(OLD)
+
+
+def test_going_back_is_refused_where_it_cannot_work(box: Box) -> None:
+    serve(box, OLD)
+    with pytest.raises(_deployment.DeploymentError, match="no good generation before"):
+        deployment(box).go_back("", undo=False, begin=True, step_s=0)
+    with pytest.raises(_generation.GenerationError, match=f"'0123'; it has {OLD.id}"):
+        deployment(box).go_back("0123", undo=False, begin=True, step_s=0)
+    serve(box, NEW)
+    box.images.clear()
+    with pytest.raises(_deployment.DeploymentError, match=f"docker pull {IMAGE}"):
+        deployment(box).go_back("", undo=False, begin=True, step_s=0)
+    assert box.serves(NEW)
+
+
+def with_secrets(box: Box, base: _generation.Generation, text: str) -> _generation.Generation:
+    """Return a generation whose instances have a secret environment, which lies on the box."""
+    path = box.store.folder / "secrets" / f"{text}.env"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"TOKEN={text}\n")
+    secrets = {"file": f"/{path.relative_to(box.root)}", "hash": text}
+    return dataclasses.replace(base, members=tuple(dataclasses.replace(one, secrets=secrets) for one in base.members))
+
+
+def test_secrets_are_placed_for_root_alone_and_go_back_with_their_generation(box: Box) -> None:
+    first, second = with_secrets(box, OLD, "one"), with_secrets(box, OLD, "two")
+    assert first.id != second.id
+    placed = box.root / _instance.INSTANCE_FOLDER / "writer.env"
+    serve(box, first)
+    assert (placed.read_text(), stat.S_IMODE(placed.stat().st_mode)) == ("TOKEN=one\n", 0o600)
+    serve(box, second)
+    assert placed.read_text() == "TOKEN=two\n"
+    assert box.store.record("writer")["secrets"]["hash"] == "two"
+    deployment(box).go_back("", undo=False, begin=True, step_s=60)
+    assert placed.read_text() == "TOKEN=one\n"
+    serve(box, OLD)
+    assert not placed.exists()
+    manifests = [path.read_text() for path in (box.store.folder / "generations").rglob("*.json")]
+    assert not any("TOKEN" in text for text in manifests)
+
+
+def test_a_deployment_whose_secrets_are_not_there_is_refused_before_anything_stops(box: Box) -> None:
+    serve(box, OLD)
+    wanted = with_secrets(box, NEW, "one")
+    (box.store.folder / "secrets" / "one.env").unlink()
+    with pytest.raises(_generation.GenerationError, match="secrets of vllm-reader"):
+        serve(box, wanted)
+    assert box.serves(OLD)
+    assert box.store.marker() is None
+
+
+def test_what_serves_without_a_generation_is_adopted_to_go_back_to(box: Box) -> None:
+    serve(box, OLD)
+    text = "# Rendered\nTOKEN=kept\n"
+    (box.root / _instance.INSTANCE_FOLDER / "writer.env").write_text(text)
+    (box.store.folder / "deployment.json").unlink()
+    box.broken.add("new")
+    outcome = serve(box, NEW)
+    assert outcome.last is not None
+    assert outcome.last.outcome == "restored"
+    assert box.engines == {"writer": "old"}
+    assert (box.root / _instance.INSTANCE_FOLDER / "writer.env").read_text() == text
+
+
+def test_a_box_says_what_it_serves_and_what_it_could_go_back_to(box: Box) -> None:
+    serve(box, OLD)
+    serve(box, NEW)
+    said = deployment(box).as_dict()
+    assert said["serving"] == NEW.id
+    assert [one["id"] for one in said["good"]] == [NEW.id, OLD.id]
+    assert said["good"][1]["instances"][0]["model_role"] == "writer"
+    assert said["last"]["outcome"] == "served"
+    assert said["under_way"] == ""

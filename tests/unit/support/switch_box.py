@@ -1,0 +1,244 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A box with a systemd and a Docker Engine of its own, which can be killed or restarted before any step of a switch."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _converge,
+    _deployment,
+    _files,
+    _generation,
+    _instance,
+    _proof,
+    _switch,
+)
+
+IMAGE = "example/vllm@sha256:" + "ab" * 32
+
+
+def generation(**specs: str) -> _generation.Generation:
+    """Return a generation of instances by name and fingerprint; all of them want port 8000 unless they say else."""
+    members, files = [], []
+    for name, spec in specs.items():
+        settings = {"name": name, "model_role": name, "port": 8000, "spec": spec, "image": IMAGE}
+        members.append(_generation.Member(name, spec, settings))
+        unit = f"{_instance.MARK}.\n[Service]\nExecStart=run --spec={spec}\nX-End=whole\n"
+        files.append(_generation.File(f"/{_instance.UNIT_FOLDER}/{_instance.unit_name(name)}", unit))
+        text = json.dumps(settings)
+        files.append(_generation.File(f"/{_instance.INSTANCE_FOLDER}/{name}.json", text))
+    return _generation.Generation(tuple(members), tuple(files))
+
+
+class KilledError(BaseException):
+    """The program is gone, at once."""
+
+
+class Box:
+    """A box with a systemd that starts what its files say, and that can be killed or restarted before any step.
+
+    A step is a command that changes something, or a file that is written. ``broken`` are the fingerprints of engines
+    that do not come up, ``wrong`` of those that come up and fail their proof. The program of the box runs when it was
+    started and somebody sleeps, as long as it is ``minded``.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.root = folder
+        self.store = _generation.Store(folder)
+        self.engines: dict[str, str] = {}
+        self.failed: set[str] = set()
+        self.enabled: set[str] = set()
+        self.boot_id = "boot-1"
+        self.now = 1000.0
+        self.steps = 0
+        self.kill_at = -1
+        self.broken: set[str] = set()
+        self.wrong: set[str] = set()
+        self.starts: list[str] = []
+        self.proven: list[tuple[str, bool]] = []
+        self.images = {IMAGE}
+        self.program = False
+        self.minded = True
+        boot_id = folder / "proc/sys/kernel/random/boot_id"
+        boot_id.parent.mkdir(parents=True)
+        boot_id.write_text("boot-1\n")
+        for path in (_instance.UNIT_FOLDER, _instance.INSTANCE_FOLDER, _instance.RECORD_FOLDER):
+            (folder / path).mkdir(parents=True)
+
+    def step(self) -> None:
+        """Count a step, and be killed before it where that was asked for."""
+        self.steps += 1
+        if self.steps == self.kill_at:
+            raise KilledError
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        """Answer a command."""
+        if argv[:2] == ["systemctl", "show"]:
+            return 0, self.show(argv[-1].removeprefix("vllm-").removesuffix(".service")), ""
+        if argv[:3] == ["docker", "container", "inspect"]:
+            return self.inspect(argv[3].removeprefix("vllm-"))
+        if argv[:3] == ["docker", "image", "inspect"]:
+            return (0, "sha256:1", "") if argv[-1] in self.images else (1, "", "Error: No such image")
+        self.step()
+        if argv[0] == "systemctl" and argv[-1] == _deployment.UNIT:
+            self.program = argv[1] == "start" or self.program
+        elif argv[0] == "systemctl":
+            name = argv[-1].removeprefix("vllm-").removesuffix(".service")
+            self.systemctl(argv[1], "--now" in argv, name)
+        return 0, "", ""
+
+    def systemctl(self, verb: str, now: bool, name: str) -> None:
+        """Do what systemd would."""
+        if verb == "enable":
+            self.enabled.add(name)
+        if verb == "disable":
+            self.enabled.discard(name)
+        if verb in {"stop", "restart"} or (verb == "disable" and now):
+            self.engines.pop(name, None)
+            self.failed.discard(name)
+        if verb in {"start", "restart"}:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start the engine that the unit file of an instance names."""
+        text = self.unit_file(name).read_text()
+        found = re.search(r"--spec=(\w+)\nX-End=whole\n$", text)
+        if not found:
+            raise AssertionError(f"half a unit file was started: {text}")
+        self.starts.append(found[1])
+        if found[1] in self.broken:
+            self.failed.add(name)
+        else:
+            self.engines[name] = found[1]
+        if len(set(self.engines) - {"neighbour"}) > 1:
+            raise AssertionError(f"two engines at once: {self.engines}")
+
+    def unit_file(self, name: str) -> pathlib.Path:
+        """Return where the unit file of an instance lies."""
+        return self.root / _instance.UNIT_FOLDER / _instance.unit_name(name)
+
+    def show(self, name: str) -> str:
+        """Return a unit's properties."""
+        if name == _deployment.JOB:
+            return f"LoadState=loaded\nActiveState={'active' if self.program else 'inactive'}\n"
+        state = "active" if name in self.engines else "failed" if name in self.failed else "inactive"
+        loaded = "loaded" if self.unit_file(name).exists() else "not-found"
+        enabled = "enabled" if name in self.enabled else "disabled"
+        return (
+            f"LoadState={loaded}\nActiveState={state}\nResult=exit-code\n"
+            f"UnitFileState={enabled}\nInvocationID={len(self.starts)}\n"
+        )
+
+    def inspect(self, name: str) -> tuple[int, str, str]:
+        """Return a container as Docker shows it."""
+        if name not in self.engines:
+            return 1, "", "No such container"
+        labels = {_instance.SPEC_LABEL: self.engines[name]}
+        state = {"Running": True, "Pid": 1, "ExitCode": 0}
+        config = {"Image": IMAGE, "Labels": labels}
+        return 0, json.dumps([{"Id": name, "Name": name, "State": state, "Config": config}]), ""
+
+    def prove(self, member: _generation.Member, booted: bool) -> _proof.Proof:
+        """Prove an engine by what was said to be wrong with it."""
+        self.proven.append((member.spec, booted))
+        self.now += 7
+        if self.engines.get(member.name) != member.spec:
+            raise AssertionError(f"{member.name} was to be proven, but {self.engines} runs")
+        return _proof.Proof(member.spec not in self.wrong, f"{member.name} writes garbage.", {"chat": {"text": "12"}})
+
+    def restart(self) -> None:
+        """Lose power, and start what is enabled."""
+        self.boot_id += "+"
+        self.engines.clear()
+        self.failed.clear()
+        for name in sorted(self.enabled):
+            self.start(name)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, which is when the program gets on."""
+        self.now += seconds
+        if self.program and self.minded:
+            self.program = False
+            self.switch()
+
+    def acting(self, *, check_mode: bool = False) -> _converge.Box:
+        """Return the box to act on."""
+        return _converge.Box(
+            self.run,
+            check_mode=check_mode,
+            sysroot=self.root,
+            status_folder=self.root / "run",
+            clock=lambda: self.now,
+            sleep=self.sleep,
+        )
+
+    def switch(self) -> _generation.Last | None:
+        """Run the program once."""
+        told: list[str] = []
+        work = _switch.Switch(self.acting(), self.store, self.prove, told.append, self.boot_id, lambda: self.now)
+        return work.run()
+
+    def ask(self, wanted: _generation.Generation) -> None:
+        """Ask for a generation, as the module does."""
+        self.now += 1
+        self.store.stage(wanted)
+        ledger = self.store.ledger()
+        before = ledger.serving or next(iter(ledger.good), "")
+        self.store.mark(_generation.Marker(wanted.id, before, self.boot_id, asked=f"{self.now}"))
+
+    def serve(self, wanted: _generation.Generation) -> _generation.Last:
+        """Ask for a generation and have it served."""
+        self.ask(wanted)
+        last = self.switch()
+        if last is None:
+            raise AssertionError("nobody had asked for a switch")
+        return last
+
+    def serves(self, wanted: _generation.Generation) -> bool:
+        """Return whether exactly a generation runs, from files that are whole, and starts again at the next boot."""
+        names = set(wanted.specs)
+        return (
+            self.engines == wanted.specs
+            and self.enabled == names
+            and set(_instance.placed(self.root)) == names
+            and self.store.in_place(wanted)
+        )
+
+
+class Boxes:
+    """Makes boxes. What is written to the disk of the last one, or removed from it, is a step of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.last: Box | None = None
+        write, unlink = _files.write, pathlib.Path.unlink
+
+        def counted_write(wanted: _files.Wanted) -> None:
+            self.step()
+            write(wanted)
+
+        def counted_unlink(path: pathlib.Path, missing_ok: bool = False) -> None:
+            if path.exists() and not path.name.endswith(".new"):
+                self.step()
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(_files.os, "fsync", lambda _descriptor: None)  # many boxes, and none of them loses power
+        monkeypatch.setattr(_files, "write", counted_write)
+        monkeypatch.setattr(pathlib.Path, "unlink", counted_unlink)
+
+    def step(self) -> None:
+        """Count a step of the last box."""
+        if self.last:
+            self.last.step()
+
+    def make(self, folder: pathlib.Path) -> Box:
+        """Make a box."""
+        self.last = Box(folder)
+        return self.last
