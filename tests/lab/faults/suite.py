@@ -1,0 +1,41 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""All faults, and the benches that they are tried on."""
+
+from __future__ import annotations
+
+from tests.lab.faults.bench import Bench
+from tests.lab.faults.box import BOX
+from tests.lab.faults.deploying import DEPLOYING
+from tests.lab.faults.real import REAL
+from tests.lab.faults.serving import SERVING
+from tests.lab.faults.starting import STARTING
+
+# Nothing is waited for longer than it has to be: the engine of this box starts in half a second.
+_QUICK = """\
+vllm_server_boot_timeout: 40
+vllm_server_gate_timeout: 20
+vllm_server_restart_delay: 1
+vllm_server_stop_timeout: 5
+"""
+
+# The second box has several engines, because most faults of a start are waited for rather than computed.
+_SEVERAL = """\
+model_roles:
+  - {role: extractor, port: 8000}
+  - {role: scripted, name: scripted-a, port: 8001}
+  - {role: scripted, name: scripted-b, port: 8002}
+  - {role: scripted, name: scripted-c, port: 8003}
+"""
+
+BENCHES = {
+    "one": Bench("spark-1", "scripted", f"model_roles: [scripted]\n{_QUICK}", 120),
+    "a": Bench("spark-2", "scripted-a", _SEVERAL, 120, 8001),
+    "b": Bench("spark-2", "scripted-b", _SEVERAL, 120, 8002),
+    "c": Bench("spark-2", "scripted-c", _SEVERAL, 120, 8003),
+    "vllm": Bench("spark-2", "extractor", _SEVERAL, 300, 8000),
+}
+
+SUITE = (*DEPLOYING.faults, *STARTING.faults, *SERVING.faults, *REAL.faults, *BOX.faults)
