@@ -28,10 +28,10 @@ class By(enum.Enum):
     VALIDATION = "validation"
     PREPARATION = "`site.yml`, preparing"
     SWITCH = "`site.yml`, switching"
-    PROOF = "`site.yml`, proving"
     GATE = "start gate"
     READY = "readiness"
     SYSTEMD = "systemd"
+    WATCH = "watch"
 
 
 class End(enum.Enum):
@@ -40,6 +40,7 @@ class End(enum.Enum):
     UNTOUCHED = "what served goes on serving, untouched"
     WARNED = "serves, and the journal warns"
     HEALED = "serves again by itself"
+    RESTORED = "what served before is restored, and proven again"
     NEXT_RUN = "`site.yml`, run again, puts it right"
     DOWN = "stays down with one line that says why; serves again when the cause is gone"
 

@@ -12,6 +12,8 @@ from tests.lab.faults.deploying import DEPLOYING
 from tests.lab.faults.real import REAL
 from tests.lab.faults.serving import SERVING
 from tests.lab.faults.starting import STARTING
+from tests.lab.faults.switching import SWITCHING
+from tests.lab.faults.watching import WATCHING
 
 # Nothing is waited for longer than it has to be: the engine of this box starts in half a second.
 _QUICK = """\
@@ -19,6 +21,8 @@ vllm_server_boot_timeout: 40
 vllm_server_gate_timeout: 20
 vllm_server_restart_delay: 1
 vllm_server_stop_timeout: 5
+vllm_server_liveness_period: 15
+vllm_server_liveness_restarts: 100
 """
 
 # The second box has several engines, because most faults of a start are waited for rather than computed.
@@ -38,4 +42,12 @@ BENCHES = {
     "vllm": Bench("spark-2", "extractor", _SEVERAL, 300, 8000),
 }
 
-SUITE = (*DEPLOYING.faults, *STARTING.faults, *SERVING.faults, *REAL.faults, *BOX.faults)
+SUITE = (
+    *DEPLOYING.faults,
+    *SWITCHING.faults,
+    *STARTING.faults,
+    *SERVING.faults,
+    *WATCHING.faults,
+    *REAL.faults,
+    *BOX.faults,
+)
