@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections.abc as c
 
-from tests.lab.faults.bench import Bench
+from tests.lab.faults.bench import Bench, text_of
 from tests.lab.faults.entry import By, Collection, End, When
 
 SERVING = Collection(When.SERVING)
@@ -101,38 +101,42 @@ def client_killed(bench: Bench) -> str:
 
 
 @SERVING.add(
-    "the unit file is edited by hand and systemd told of it",
+    "the unit is edited by hand, and the engine restarted from it",
     by=By.SWITCH,
-    says=("--no-such-flag",),
+    says=("restart vllm-", "it serves something else", "serves and is proven"),
     end=End.NEXT_RUN,
 )
 def unit_edited_by_hand(bench: Bench) -> str:
     path = f"/etc/systemd/system/{bench.unit}"
-    bench.run(f"sed -i s/--max-num-seqs/--no-such-flag/ {path} && systemctl daemon-reload")
-    run = bench.deploy(verbosity=1)
+    # The line of the flag, and the line of its value.
+    bench.run(f"sed -i '/--max-num-seqs/,/ [0-9]/s/ 4/ 2/' {path} && systemctl daemon-reload")
+    bench.restart()
+    assert '"--max-num-seqs","2"' in bench.run("docker inspect --format '{{json .Config.Cmd}}' vllm-$NAME")
+    run = bench.deploy()
     assert run.status == "successful", run.failures
-    assert run.count("changed", bench.box) == 1, run.stats
-    return run.output
+    assert '"--max-num-seqs","4"' in bench.run("docker inspect --format '{{json .Config.Cmd}}' vllm-$NAME")
+    return text_of(run)
 
 
 @SERVING.add(
     "what the gate knows of the instance is edited by hand",
     by=By.SWITCH,
-    says=("memory_floor_bytes",),
+    says=("serves and is proven",),
     end=End.NEXT_RUN,
 )
 def settings_edited_by_hand(bench: Bench) -> str:
     path = f"/etc/gb10-fleet/instances/{bench.name}.json"
     bench.run(f'sed -i \'s/"memory_floor_bytes": [0-9]*/"memory_floor_bytes": 1/\' {path}')
-    run = bench.deploy(verbosity=1)
+    run = bench.deploy()
     assert run.status == "successful", run.failures
-    return run.output
+    assert run.count("changed", bench.box) == 1, run.stats
+    return text_of(run)
 
 
 @SERVING.add(
     "the record of what was deployed is garbage",
     by=By.SWITCH,
-    says=("Record what was deployed and proven",),
+    says=("serves",),
     end=End.NEXT_RUN,
 )
 def record_garbled(bench: Bench) -> str:
@@ -140,4 +144,4 @@ def record_garbled(bench: Bench) -> str:
     run = bench.deploy()
     assert run.status == "successful", run.failures
     assert run.count("changed", bench.box) == 1, run.stats
-    return run.output
+    return text_of(run)

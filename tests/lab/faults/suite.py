@@ -35,10 +35,10 @@ model_roles:
 """
 
 BENCHES = {
-    "one": Bench("spark-1", "scripted", f"model_roles: [scripted]\n{_QUICK}", 120),
-    "a": Bench("spark-2", "scripted-a", _SEVERAL, 120, 8001),
-    "b": Bench("spark-2", "scripted-b", _SEVERAL, 120, 8002),
-    "c": Bench("spark-2", "scripted-c", _SEVERAL, 120, 8003),
+    "one": Bench("spark-1", "scripted", f"model_roles: [scripted]\n{_QUICK}", 300),
+    "a": Bench("spark-2", "scripted-a", _SEVERAL, 300, 8001),
+    "b": Bench("spark-2", "scripted-b", _SEVERAL, 300, 8002),
+    "c": Bench("spark-2", "scripted-c", _SEVERAL, 300, 8003),
     "vllm": Bench("spark-2", "extractor", _SEVERAL, 300, 8000),
 }
 
