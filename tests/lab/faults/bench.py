@@ -25,13 +25,13 @@ RECORDS = "/var/lib/gb10-fleet/records"
 _MARK = "====="
 # One look at everything on a box that a fault must not cost: a command each, in the order of State's fields.
 _LOOK = (
-    # Only what is of this instance, since other ones of the box may be on another bench; and what is nobody's.
-    "docker ps --all --format '{{.Names}} {{.State}}' | awk -v own=vllm-$NAME '$1 == own || $1 !~ /^vllm-/' | sort",
+    # Where other benches are on the same box, what is there of them is theirs.
+    "docker ps --all --format '{{.Names}} {{.State}}' | awk -v own=vllm-$NAME '$1 == own || ENVIRON[\"ALONE\"]' | sort",
     "docker inspect --format '{{.Id}}' vllm-$NAME 2>/dev/null || true",
     "docker inspect --format '{{index .Config.Labels \"gb10.fleet.spec\"}}' vllm-$NAME 2>/dev/null || true",
     f"sha256sum {CONFIG}/$NAME.* /etc/systemd/system/vllm-$NAME.* /etc/systemd/system/gb10-fleet-* 2>/dev/null || true",
     f"cat {RECORDS}/$NAME.json 2>/dev/null || true",
-    f"find {HUB} -type f -exec sha256sum {{}} + | sort",
+    f"find {HUB}/models--gb10-lab--$MODEL -type f -exec sha256sum {{}} + | sort",
     "docker images --no-trunc --quiet | sort --unique",
     f"find {CONFIG} {RECORDS} /etc/systemd/system /run/gb10-fleet -name \"*$NAME*\" | grep -E 'new$|ansible' || true",
 )
@@ -62,10 +62,19 @@ class Bench:
 
     box: str
     name: str
-    host_vars: str
-    boot_s: float
-    """How long an engine may take to serve again, in seconds: the whole of it, on a busy machine."""
+    model_roles: str
+    settings: str
     port: int = 8000
+    checkpoint: str = "coordinator"
+    alone: bool = False
+    """Whether no other bench is on the box."""
+    patience_s: float = 300
+    """How long an engine may take to serve again: generous, for a busy machine."""
+
+    @property
+    def host_vars(self) -> str:
+        """What the box has in the inventory."""
+        return f"{self.model_roles}{self.settings}"
 
     @property
     def unit(self) -> str:
@@ -73,7 +82,8 @@ class Bench:
 
     def run(self, command: str, *, check: bool = True) -> str:
         """Run a command on the box."""
-        return kit.on_box(self.box, f"NAME={self.name}; {command}", check=check)
+        names = f"export NAME={self.name} MODEL={self.checkpoint} ALONE={'yes' if self.alone else ''}"
+        return kit.on_box(self.box, f"{names}; {command}", check=check)
 
     # What is there
 
@@ -127,7 +137,7 @@ class Bench:
 
     def wait(self, condition: c.Callable[[], bool], what: str, seconds: float | None = None) -> float:
         """Wait for something, and return how long it took."""
-        return kit.wait_for(condition, seconds=self.boot_s if seconds is None else seconds, what=what)
+        return kit.wait_for(condition, seconds=self.patience_s if seconds is None else seconds, what=what)
 
     def wait_until_it_serves(self, *, other_than: str = "") -> None:
         """Wait until the engine answers; with ``other_than``, until another container does."""

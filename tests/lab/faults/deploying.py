@@ -13,7 +13,7 @@ from tests.lab import kit
 from tests.lab.faults.bench import HUB, Bench, text_of
 from tests.lab.faults.entry import By, Collection, End, When
 
-DEPLOYING = Collection(When.DEPLOY)
+DEPLOYING = Collection(When.DEPLOY, bench="a")
 NOWHERE = "sha256:" + "0" * 63 + "1"
 NEXT_IMAGE = (
     "    image:\n"
@@ -21,10 +21,9 @@ NEXT_IMAGE = (
 )
 
 
-def refused(bench: Bench, model_role: str, more: str = "") -> str:
+def refused(bench: Bench, model_role: str) -> str:
     """Deploy something that cannot be, and return what the user is told."""
-    rest = bench.host_vars.partition("\n")[2]
-    run = bench.deploy(f"model_roles:\n{model_role}{rest}{more}")
+    run = bench.deploy(f"model_roles:\n{model_role}{bench.settings}")
     assert run.status == "failed", run.output[-3000:]
     return text_of(run)
 
@@ -152,13 +151,13 @@ def foreign_unit(bench: Bench) -> str:
 @DEPLOYING.add(
     "the weights are not there, and the hub cannot be reached",
     by=By.PREPARATION,
-    says=("extractor", "Error"),
+    says=("garbage", "Error"),
     end=End.UNTOUCHED,
 )
 def weights_missing(bench: Bench) -> str:
-    folder = f"{HUB}/models--gb10-lab--extractor"
+    folder = f"{HUB}/models--gb10-lab--garbage"
     with meanwhile(bench, f"mv {folder} /var/tmp/kept", f"rm -rf {folder} && mv /var/tmp/kept {folder}"):
-        return refused(bench, "  - {role: extractor, env: {HF_ENDPOINT: 'http://127.0.0.1:9'}}\n")
+        return refused(bench, "  - {role: garbage, env: {HF_ENDPOINT: 'http://127.0.0.1:9'}}\n")
 
 
 @DEPLOYING.add(
@@ -168,10 +167,10 @@ def weights_missing(bench: Bench) -> str:
     end=End.UNTOUCHED,
 )
 def weights_hollow(bench: Bench) -> str:
-    blob = f"$(readlink -f {HUB}/models--gb10-lab--extractor/snapshots/*/model.safetensors)"
+    blob = f"$(readlink -f {HUB}/models--gb10-lab--garbage/snapshots/*/model.safetensors)"
     hollow = f"b={blob}; cp --preserve=all $b /var/tmp/kept && truncate -s 0 $b && truncate -r /var/tmp/kept $b"
     with meanwhile(bench, hollow, f"cp --preserve=all /var/tmp/kept {blob}"):
-        return refused(bench, "  - {role: extractor, env: {HF_ENDPOINT: 'http://127.0.0.1:9'}}\n")
+        return refused(bench, "  - {role: garbage, env: {HF_ENDPOINT: 'http://127.0.0.1:9'}}\n")
 
 
 @DEPLOYING.add(
@@ -179,6 +178,7 @@ def weights_hollow(bench: Bench) -> str:
     by=By.PREPARATION,
     says=("docker", "Docker Engine"),
     end=End.HEALED,
+    bench="one",
 )
 def docker_not_answering(bench: Bench) -> str:
     with meanwhile(bench, "systemctl stop docker.socket docker.service", "systemctl start docker"):
@@ -190,6 +190,7 @@ def docker_not_answering(bench: Bench) -> str:
     by=By.PREPARATION,
     says=("sudo",),
     end=End.UNTOUCHED,
+    bench="one",
 )
 def no_sudo(bench: Bench) -> str:
     place = "/etc/sudoers.d/gb10-lab"

@@ -62,11 +62,16 @@ class Fault:
 Make = c.Callable[[c.Callable[[Bench], str]], c.Callable[[Bench], str]]
 
 
+# Benches on which whatever concerns one engine alone can be tried, in turn; the first has other things to do as well.
+SHARED = ("a", "b", "c", "b", "c")
+
+
 class Collection:
     """Collects the faults of a module, in the order in which they stand there."""
 
-    def __init__(self, when: When) -> None:
+    def __init__(self, when: When, bench: str = "one") -> None:
         self.when = when
+        self.bench = bench
         self.faults: list[Fault] = []
 
     def add(
@@ -76,14 +81,14 @@ class Collection:
         by: By,
         says: tuple[str, ...],
         end: End,
-        bench: str = "one",
+        bench: str = "",
         when: When | None = None,
     ) -> Make:
         """Make a fault of a function: its name is the fault's id."""
 
         def made(inject: c.Callable[[Bench], str]) -> c.Callable[[Bench], str]:
             name = inject.__name__
-            self.faults.append(Fault(name, what, when or self.when, by, says, end, inject, bench))
+            self.faults.append(Fault(name, what, when or self.when, by, says, end, inject, bench or self.bench))
             return inject
 
         return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections.abc as c
 
 from tests.lab.faults.bench import CACHE, Bench, until
-from tests.lab.faults.entry import By, Collection, End, Fault, When
+from tests.lab.faults.entry import SHARED, By, Collection, End, Fault, When
 
 STARTING = Collection(When.START)
 
@@ -52,8 +52,6 @@ _SEEN_THROUGH = (
     ("kv_too_small", "the KV cache holds not even one request", ("The engine said:", "maximum model length is 169104")),
     ("no_kernel_image", "the image has no kernels for this GPU", ("The engine said:", "no kernel image is available")),
 )
-# They take strikes or a time-out to see, so they are shared out between several engines.
-_BENCHES = ("a", "b", "c")
 
 
 def one_bad_start(name: str) -> c.Callable[[Bench], str]:
@@ -70,7 +68,7 @@ def one_bad_start(name: str) -> c.Callable[[Bench], str]:
 
 
 STARTING.faults += [
-    Fault(name, what, When.START, By.READY, says, End.HEALED, one_bad_start(name), _BENCHES[number % 3])
+    Fault(name, what, When.START, By.READY, says, End.HEALED, one_bad_start(name), SHARED[number % len(SHARED)])
     for number, (name, what, says) in enumerate(_SEEN_THROUGH)
 ]
 

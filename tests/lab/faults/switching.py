@@ -72,8 +72,8 @@ def new_emulated_kernels(bench: Bench) -> str:
 )
 def untrained_model(bench: Bench) -> str:
     # A real engine needs its time to boot, on a busy machine above all.
-    rest = bench.host_vars.partition("\n")[2].replace("boot_timeout: 40", "boot_timeout: 300")
-    run = bench.deploy(f"model_roles: [garbage]\n{rest}")
+    settings = bench.settings.replace("boot_timeout: 40", "boot_timeout: 300")
+    run = bench.deploy(f"model_roles: [garbage]\n{settings}")
     assert run.status == "failed", run.output[-3000:]
     return text_of(run)
 
@@ -98,9 +98,8 @@ def new_port_taken(bench: Bench) -> str:
 
 def interrupted(bench: Bench, when: c.Callable[[], bool], blow: c.Callable[[subprocess.Popen[str]], object]) -> None:
     """Begin a deployment, and strike when it is somewhere."""
-    rest = bench.host_vars.partition("\n")[2]
     with tempfile.TemporaryDirectory(prefix="gb10-fleet-faults-") as folder:
-        text = f"model_roles:\n  - {{role: scripted, env: {{GB10_LAB_BOOT_S: '4'}}}}\n{rest}"
+        text = f"model_roles:\n  - {{role: scripted, env: {{GB10_LAB_BOOT_S: '4'}}}}\n{bench.settings}"
         inventory = kit.edited_inventory(pathlib.Path(folder), {f"host_vars/{bench.box}.yml": text})
         argv = [str(kit.SCRIPTS / "ansible-playbook"), "-i", str(inventory), "--limit", bench.box, "site.yml"]
         environment = {**os.environ, "PATH": f"{kit.SCRIPTS}:{os.environ['PATH']}"}

@@ -2,14 +2,15 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Faults of an engine that serves and does not end: its process lives, and only an answer tells that something is wrong."""
+"""Faults of an engine that serves and does not end: only an answer tells that something is wrong."""
 
 from __future__ import annotations
 
 import collections.abc as c
+import itertools
 
 from tests.lab.faults.bench import Bench, until
-from tests.lab.faults.entry import By, Collection, End, Fault, When
+from tests.lab.faults.entry import SHARED, By, Collection, End, Fault, When
 
 WATCHING = Collection(When.SERVING)
 
@@ -30,8 +31,8 @@ _RESTARTED = (
 )
 # The same, where a restart would be a false alarm or of no use.
 _LEFT_ALONE = (
-    ("busy", "tokens move and completions are late", ()),
-    ("health_hangs_only", "`/health` is slow, completions come", ()),
+    ("busy", "tokens move and completions are late", ("ActiveState=active",)),
+    ("health_hangs_only", "`/health` is slow, completions come", ("ActiveState=active",)),
     ("wrong_model", "another model is served than was asked for", ("not cured by a restart", "is not served here")),
     ("auth_required", "the engine wants a key that nobody has", ("not cured by a restart", "HTTP 401")),
 )
@@ -50,7 +51,7 @@ def seen_by_the_watch(name: str) -> c.Callable[[Bench], str]:
     return inject
 
 
-def left_alone(name: str, says: tuple[str, ...]) -> c.Callable[[Bench], str]:
+def left_alone(name: str) -> c.Callable[[Bench], str]:
     """Return how to give a serving engine a fault that is no reason for a restart."""
 
     def inject(bench: Bench) -> str:
@@ -60,16 +61,18 @@ def left_alone(name: str, says: tuple[str, ...]) -> c.Callable[[Bench], str]:
         bench.fault("")
         said = bench.journal(since)
         assert "restarting it" not in said, said
-        return said
+        return f"{said}\nActiveState={bench.systemd()['ActiveState']}"
 
     return inject
 
 
 WATCHING.faults += [
-    Fault(f"watch_{name}", what, When.SERVING, By.WATCH, ("restarting it", *says), End.HEALED, seen_by_the_watch(name))
-    for name, what, says in _RESTARTED
+    Fault(
+        f"watch_{name}", what, When.SERVING, By.WATCH, ("restarting it", *says), End.HEALED, seen_by_the_watch(name), on
+    )
+    for (name, what, says), on in zip(_RESTARTED, itertools.cycle(SHARED), strict=False)
 ]
 WATCHING.faults += [
-    Fault(f"watch_{name}", what, When.SERVING, By.WATCH, says, End.UNTOUCHED, left_alone(name, says))
-    for name, what, says in _LEFT_ALONE
+    Fault(f"watch_{name}", what, When.SERVING, By.WATCH, says, End.UNTOUCHED, left_alone(name), on)
+    for (name, what, says), on in zip(_LEFT_ALONE, itertools.cycle(SHARED[1:]), strict=False)
 ]
