@@ -19,12 +19,53 @@ from tests.lab.faults.suite import BENCHES, SUITE
 TIMES = kit.CHECKOUT / "artifacts" / "faults"
 
 
-# Faults of one bench come one after the other; benches do not wait for each other (pytest-xdist, --dist loadgroup).
-EACH = [pytest.param(one, marks=pytest.mark.xdist_group(one.bench), id=one.id) for one in SUITE]
+def of(bench: str) -> pytest.MarkDecorator:
+    """Return the faults of a bench: one after the other, but no bench waits for another one (--dist loadscope)."""
+    return pytest.mark.parametrize("fault", [pytest.param(one, id=one.id) for one in SUITE if one.bench == bench])
 
 
-@pytest.mark.parametrize("fault", EACH)
-def test_fault(fault: Fault) -> None:
+@of("one")
+class TestOne:
+    """A box of its own, which goes down and comes back."""
+
+    def test_fault(self, fault: Fault) -> None:
+        run(fault)
+
+
+@of("a")
+class TestA:
+    """An engine among others; what cannot be deployed is tried here, too."""
+
+    def test_fault(self, fault: Fault) -> None:
+        run(fault)
+
+
+@of("b")
+class TestB:
+    """An engine among others."""
+
+    def test_fault(self, fault: Fault) -> None:
+        run(fault)
+
+
+@of("c")
+class TestC:
+    """An engine among others."""
+
+    def test_fault(self, fault: Fault) -> None:
+        run(fault)
+
+
+@of("vllm")
+class TestVllm:
+    """A real vLLM."""
+
+    def test_fault(self, fault: Fault) -> None:
+        run(fault)
+
+
+def run(fault: Fault) -> None:
+    """Do it, and see it noticed, called by its name, and put right."""
     bench = BENCHES[fault.bench]
     bench.make_good()
     before = bench.state()
