@@ -45,7 +45,7 @@ def from_the_user(role: dict[str, t.Any]) -> dict[str, t.Any]:
         "image": {"name": image.get("name", "owner/vllm"), "digest": "sha256:" + "0" * 64},
     }
     if role.get("speculative", {}).get("method") == "dflash":
-        said["speculative"] = {"model": "owner/drafter"}
+        said["speculative"] = {"model": "owner/drafter", "revision": "e" * 40}
     return said
 
 
@@ -76,6 +76,23 @@ def test_no_digest_and_no_revision_is_invented(name: str) -> None:
     missing = " ".join(problem.what for problem in _model_roles.resolve(entry, SHIPPED).problems)
     assert "revision" in missing or "does not say checkpoint" in missing
     assert "digest" in missing or "does not say image" in missing
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, role in SHIPPED.items() if role.get("speculative", {}).get("method") == "dflash"]
+)
+def test_its_drafter_is_asked_for_and_brought_along(name: str) -> None:
+    role = copy.deepcopy(SHIPPED[name])
+    said = from_the_user(role)
+    without = {name: _model_roles.merged(role, {key: said[key] for key in ("checkpoint", "image")})}
+    (problem,) = _model_roles.resolve([name], without).problems
+    assert problem.path == ("model_roles", 0, "speculative", "model")
+    assert f"model_catalogue: {{{name}: {{speculative: {{model: owner/drafter}}}}}}" in problem.remedy
+    unpinned = {name: _model_roles.merged(without[name], {"speculative": {"model": "owner/drafter"}})}
+    (problem,) = _model_roles.resolve([name], unpinned).problems
+    assert problem.path == ("model_roles", 0, "speculative", "revision")
+    brought = [(one["repo"], one["revision"]) for one in instance(name)["download"]]
+    assert brought == [(said["checkpoint"]["repo"], "f" * 40), ("owner/drafter", "e" * 40)]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
