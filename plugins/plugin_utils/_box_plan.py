@@ -85,7 +85,8 @@ def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -
         entry |= {
             "geometry": checkpoint["geometry"],
             "scheme": checkpoint["scheme"],
-            "weights_bytes": checkpoint["weights_bytes_total"],
+            # Before a download only the index of the shards says how large they are.
+            "weights_bytes": checkpoint["weights_bytes_total"] or checkpoint.get("weights_bytes_declared"),
             "expert_bytes": checkpoint["part_bytes"].get("experts"),
         }
     return entry

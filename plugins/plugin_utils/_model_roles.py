@@ -434,6 +434,8 @@ def resolve(model_roles: object, catalogue: c.Mapping[str, t.Any]) -> Resolved:
         if not wrong:
             instance = _instance(entry, catalogue)
             wrong = list(_instance_problems(instance, path, entry))
+            # What no digest will cure comes first.
+            wrong.sort(key=lambda one: not one.what.startswith("tensor_parallel_size"))
             instances.append(instance)
         found += wrong
     if not found:

@@ -136,3 +136,10 @@ def test_a_context_above_the_checkpoint(args: dict[str, t.Any], env: dict[str, s
     made = plan(instance(args=args, env=env, max_model_len=81920, max_num_seqs=1))
     found = {one["id"]: one["severity"] for one in made["findings"]}
     assert found["CONTEXT_ABOVE_CHECKPOINT"] == severity
+
+
+def test_an_index_says_how_large_weights_are_that_are_not_here_yet() -> None:
+    made = plan(instance(), weights_bytes_total=None, weights_bytes_declared=7 * GIB)
+    assert made["instances"]["writer"]["numbers"]["weights"]["value"] == 7 * GIB
+    unknown = plan(instance(), weights_bytes_total=None, weights_bytes_declared=None)
+    assert errors(unknown) == ["WEIGHTS_UNKNOWN"]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 import json
 import pathlib
+import re
 import typing as t
 
 import pytest
+import yaml
 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims, _model_roles
 from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
@@ -173,3 +175,25 @@ def test_it_plans_on_a_box(name: str) -> None:
     plan = plan_memory(box, [one])
     assert [finding for finding in plan["findings"] if finding["severity"] == "error"] == []
     assert plan["verdict"] == "fits"
+
+
+def test_the_two_models_of_the_readme_fit_a_box() -> None:
+    checkout = pathlib.Path(__file__).parents[4]
+    text = (checkout / "README.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(model_roles:.*?)```", text, re.DOTALL)]
+    (entries,) = [block["model_roles"] for block in blocks if len(block["model_roles"]) > 1]
+    shown = checkout / "inventories" / "example" / "group_vars" / "sparks" / "model_catalogue.yml"
+    user = yaml.safe_load(shown.read_text(encoding="utf-8"))["model_catalogue"]
+    catalogue = _model_roles.merged_catalogue(SHIPPED, user)
+    catalogue = {name: _model_roles.merged(role, from_the_user(role)) for name, role in catalogue.items()}
+    resolved = _model_roles.resolve(entries, catalogue)
+    assert [problem.what for problem in resolved.problems] == []
+    models = {"coordinator": ("qwen3.6-35b-a3b", 22), "qwen3-coder-next-int4": ("qwen3-coder-next", 41)}
+    planned = []
+    for one in resolved.instances:
+        config, gigabytes = models[one["model_role"]]
+        entry = {"config": CONFIGS[config], "weights_bytes": gigabytes * 10**9, **one["args"]}
+        planned.append({key: value for key, value in one.items() if key != "args"} | entry)
+    box = {"name": "spark-1", "total_bytes": 130595926016, "available_bytes": 117440512000}
+    plan = plan_memory(box, planned)
+    assert [finding["message"] for finding in plan["findings"] if finding["severity"] == "error"] == []
