@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import json
+import operator
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
@@ -27,6 +28,7 @@ if t.TYPE_CHECKING:
 # No release knows more ports than TCP has.
 _TCP: t.Final[dict[str, dict[str, float]]] = {"--port": {"ge": 0, "le": 65535}}
 _WORDS: t.Final = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_WITHIN: t.Final = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _SPEC_FLAGS: t.Final = {
     "--spec-method": "method",
     "--spec-model": "model",
@@ -46,17 +48,11 @@ def refused(parsed: Parsed, version: str, catalogue: Catalogue) -> list[Finding]
 
 
 def _beyond_limits(parsed: Parsed, catalogue: Catalogue) -> c.Iterator[tuple[str, str, str]]:
-    for flag, limits in {**_TCP, **catalogue.limits}.items():
-        value = parsed.value(flag)
+    for flag, value in {use.flag.name: use.value for use in parsed.uses}.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        within = {
-            "ge": lambda value, limit: value >= limit,
-            "gt": lambda value, limit: value > limit,
-            "le": lambda value, limit: value <= limit,
-            "lt": lambda value, limit: value < limit,
-        }
-        broken = [f"{_WORDS[key]} {limit:g}" for key, limit in limits.items() if not within[key](value, limit)]
+        limits = _TCP.get(flag) or catalogue.limits.get(flag, {})
+        broken = [f"{_WORDS[key]} {limit:g}" for key, limit in limits.items() if not _WITHIN[key](value, limit)]
         if broken:
             yield flag, f"{value} is not {' or '.join(broken)}", ""
 

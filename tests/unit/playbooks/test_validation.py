@@ -316,6 +316,19 @@ def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
     return Outcome(t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists())
 
 
+def test_a_key_that_is_written_twice_stops_the_run(tmp_path: pathlib.Path) -> None:
+    outcome = run_site(tmp_path, BOX + "model_roles: []\n", CATALOGUE)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+
+
+def test_every_fault_is_said_at_once(tmp_path: pathlib.Path) -> None:
+    box = "model_roles:\n  - role: writer\n    tool_call_parser: bogus\n    reasoning_parser: bogus\n"
+    outcome = run_site(tmp_path, box + "    args:\n      swap_space: 4\n      seed: x\n", CATALOGUE)
+    places = [line.partition(": ")[0].rpartition("/")[2] for line in outcome.message.splitlines()]
+    assert sorted(places) == [f"spark-1.yml:{line}" for line in (3, 4, 6, 7)]
+
+
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_path: pathlib.Path) -> None:
     outcome = run_site(tmp_path, fault.box, fault.group)

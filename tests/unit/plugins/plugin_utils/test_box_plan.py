@@ -26,7 +26,7 @@ GEOMETRY_CONFIG = {
     "max_position_embeddings": 40960,
     "torch_dtype": "bfloat16",
 }
-CHECKPOINT = {
+CHECKPOINT: dict[str, t.Any] = {
     "geometry": None,
     "scheme": "nvfp4_w4a4",
     "parts": {"dense": "nvfp4_w4a4"},

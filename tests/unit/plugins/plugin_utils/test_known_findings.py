@@ -64,6 +64,10 @@ def test_what_the_command_line_is_refused_for_is_nothing_to_live_with(finding: s
     assert severities(**changes, evidence={"known_limits": [finding]})[finding] == "error"
 
 
+def test_a_wrong_flag_does_not_make_the_others_look_absent() -> None:
+    assert "NO_MAX_MODEL_LEN" not in severities(args={"swap_space": 4, "enforce_eager": "x"})
+
+
 def test_everything_wrong_is_said_at_once() -> None:
     changes = {
         "args": {"swap_space": 4, "no_such": 1, "seed": "x", "attention_backend": "flash", "max_num_batched_tokens": 2},
