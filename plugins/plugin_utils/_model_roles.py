@@ -513,7 +513,7 @@ def _instance_problems(
         what = f"model role {role!r} names the image {image.get('name')} without a digest, and a tag alone can move"
         remedy = f"add to your inventory: model_catalogue: {{{role}: {{image: {{digest: 'sha256:...'}}}}}}"
         yield Problem(path, what, remedy, entry)
-    yield from _disagreements(instance, path, entry)
+    yield from _disagreements(instance, path)
     if instance["tensor_parallel_size"] > 1:
         what = (
             f"tensor_parallel_size is {instance['tensor_parallel_size']}, but a box has one GPU, and an engine over "
@@ -522,24 +522,22 @@ def _instance_problems(
         yield Problem(path, what, "choose a model role that fits one box", entry)
 
 
-def _disagreements(
-    instance: c.Mapping[str, t.Any], path: schema.Path, entry: str | dict[str, t.Any]
-) -> c.Iterator[Problem]:
+def _disagreements(instance: c.Mapping[str, t.Any], path: schema.Path) -> c.Iterator[Problem]:
     """Yield where the keys of a complete instance do not go together, whatever file each of them comes from."""
     role, args, kind = instance["model_role"], _vllm_cli.plain_args(instance["args"]), instance["kind"]
     speculative = instance.get("speculative") or {}
     for key, why, example in _speculation.lacks(speculative) if speculative else ():
         remedy = f"add to your inventory: model_catalogue: {{{role}: {{speculative: {{{key}: {example}}}}}}}"
-        yield Problem((*path, "speculative", key), f"model role {role!r} does not say it; {why}", remedy, entry)
+        yield Problem((*path, "speculative", key), f"model role {role!r} does not say it; {why}", remedy)
     if (kind == "embedding" and args.get("runner") == "generate") or (
         kind != "embedding" and args.get("runner") == "pooling"
     ):
         what = f"model role {role!r} is of kind {kind}, which an engine with runner {args['runner']} cannot answer as"
-        yield Problem((*path, "args", "runner"), what, "change kind, or remove runner", entry)
+        yield Problem((*path, "args", "runner"), what, "change kind, or remove runner")
     if str(instance["env"].get("HF_HUB_OFFLINE", "1")) == "1":
         for flag, place in _flag_policy.remote(args, str(instance.get("checkpoint", {}).get("repo", ""))):
             what = f"{schema.shown(place)} is neither pinned nor downloaded, and an engine asks nobody while it boots"
-            yield Problem((*path, "args", flag), what, "use the checkpoint's own, or a folder inside the image", entry)
+            yield Problem((*path, "args", flag), what, "use the checkpoint's own, or a folder inside the image")
 
 
 def _clashes(instances: c.Sequence[dict[str, t.Any]], entries: c.Sequence[t.Any]) -> c.Iterator[Problem]:
