@@ -150,6 +150,10 @@ class Deployment:
             if not (_converge.serves(there, spec) and there.unit.enabled):
                 after = f"{there.unit.name}: active, {_converge.short(spec)}"
                 found.append(_states(_converge.line(there), after))
+            recorded = str(self.store.record(name).get("spec", ""))
+            if recorded != spec:  # lost or damaged: what is in it has to be proven again
+                before = _converge.short(recorded) if recorded else "none"
+                found.append(_states(f"record of {name}: {before}", f"record of {name}: {_converge.short(spec)}"))
         serving = self.store.ledger().serving
         if found or serving != wanted.id or not self._secrets_in_place(wanted):
             found.append(_states(f"generation: {serving or 'none'}", f"generation: {wanted.id}"))

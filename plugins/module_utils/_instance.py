@@ -32,6 +32,7 @@ _PROPERTIES: t.Final = (
     "NeedDaemonReload",
     "NRestarts",
     "InvocationID",
+    "MainPID",
     "StatusText",
 )
 
@@ -53,6 +54,7 @@ class Unit:
     needs_reload: bool
     restarts: int
     invocation: str
+    main_pid: int = 0
 
     @classmethod
     def from_show(cls, name: str, text: str) -> Unit:
@@ -68,6 +70,7 @@ class Unit:
             needs_reload=found.get("NeedDaemonReload") == "yes",
             restarts=int(found.get("NRestarts") or 0),
             invocation=found.get("InvocationID", ""),
+            main_pid=int(found.get("MainPID") or 0),
         )
 
     @property
@@ -113,13 +116,21 @@ class Instance:
     container: _docker.Container | None
     settings: c.Mapping[str, t.Any]
     record: c.Mapping[str, t.Any]
+    command: tuple[str, ...] = ()
+    """The command line of the unit's main process, empty where it has none."""
 
     @property
     def running_spec(self) -> str:
-        """The fingerprint of what is running now, empty where nothing is."""
+        """The fingerprint of what is running now, empty where nothing is, or something that only calls itself so.
+
+        The fingerprint is a word of the unit's own command line, so an engine that was started from a unit edited by
+        hand still has it. What was proven under that fingerprint is in the record.
+        """
         if self.container is None or not self.container.running:
             return ""
-        return self.container.labels.get(SPEC_LABEL, "")
+        spec = self.container.labels.get(SPEC_LABEL, "")
+        proven = tuple(self.record.get("argv") or ()) if self.record.get("spec") == spec else ()
+        return "" if proven and self.command and self.command != proven else spec
 
     def as_dict(self) -> dict[str, t.Any]:
         """Return the state as plain data."""
@@ -139,6 +150,8 @@ class Instance:
             "recorded_spec": str(self.record.get("spec", "")),
             "proven": bool(self.record.get("proven", not self.settings.get("speculative"))),
             "because": str(self.record.get("because", "")),
+            # A rank of a serving group that is not its head has no HTTP server.
+            "headless": bool((self.settings.get("group") or {}).get("rank")),
             "port": self.settings.get("port"),
             "model_role": str(self.settings.get("model_role", "")),
         }
@@ -189,10 +202,21 @@ def _read_json(path: pathlib.Path) -> dict[str, t.Any]:
 
 def observe(run: _docker.Run, instance: str, sysroot: pathlib.Path = pathlib.Path("/")) -> Instance:
     """Read the whole state of one instance."""
+    unit = show(run, unit_name(instance))
     return Instance(
         name=instance,
-        unit=show(run, unit_name(instance)),
+        unit=unit,
         container=_docker.container(run, container_name(instance)),
         settings=settings(instance, sysroot),
         record=record(instance, sysroot),
+        command=command_line(unit.main_pid, sysroot),
     )
+
+
+def command_line(pid: int, sysroot: pathlib.Path = pathlib.Path("/")) -> tuple[str, ...]:
+    """Return the command line of a process, empty where there is none."""
+    try:
+        words = (sysroot / "proc" / str(pid) / "cmdline").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ()
+    return tuple(words.split("\0")[:-1])

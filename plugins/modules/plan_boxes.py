@@ -68,8 +68,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 plans:
-  description: The plan of each box, as P(gb10.fleet.box_plan#filter) returns it, with C(command) for each instance. Where one is
-    refused, they stand on the screen only, for Ansible would print them a second time.
+  description:
+    - The plan of each box, as P(gb10.fleet.box_plan#filter) returns it, with C(command) for each instance.
+    - Where one is refused, they stand on the screen only, for Ansible would print them a second time.
   returned: when all plans fit
   type: dict
 refused:

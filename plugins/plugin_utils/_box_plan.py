@@ -16,7 +16,13 @@ import collections.abc as c
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _flag_policy, _image_kernels, _known_findings, _vllm_cli
+from ansible_collections.gb10.fleet.plugins.plugin_utils import (
+    _flag_policy,
+    _group_plan,
+    _image_kernels,
+    _known_findings,
+    _vllm_cli,
+)
 from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import plan_memory
 
 # vLLM flags that a model role gives in "args" and that the size of its cache depends on.
@@ -59,8 +65,8 @@ def box_plan(
         checkpoint = checkpoints.get(one["name"], {})
         image = (images or {}).get(one["image"]["reference"])
         judged = _image_kernels.judge(one, checkpoint, image)
-        planned[one["name"]]["expects"] = dict(judged.expects)
-        found = list(judged.findings)
+        planned[one["name"]] |= {"expects": dict(judged.expects), "image_seen": image is not None}
+        found = [*_group_plan.head_findings(one, checkpoint), *judged.findings]
         if today and checkpoint:
             found += _known_findings.checkpoint_findings(one, checkpoint, today)
         findings += [_of_instance(one["name"], finding) for finding in found]

@@ -12,6 +12,7 @@ Note that this plugin util is private to the collection and can change without n
 
 from __future__ import annotations
 
+import collections.abc as c
 import dataclasses
 import functools
 import pathlib
@@ -78,3 +79,19 @@ def place_of_error(error: BaseException) -> Place | None:
             return place
         one = one.__cause__
     return None
+
+
+def place_on_the_way(path: c.Iterable[str | int], data: object) -> Place | None:
+    """Return the place of the deepest key or value on the way into ``data`` (true and null carry none)."""
+    place: Place | None = None
+    node: t.Any = data
+    for step in path:
+        if isinstance(node, dict):
+            written = next((key for key in node if key == step), None)
+            place = place_of(written) or place
+        try:
+            node = node[step]
+        except (KeyError, IndexError, TypeError):
+            break
+        place = place_of(node) or place
+    return place

@@ -105,6 +105,23 @@ FAULTS: dict[str, Fault] = {
         ("model_roles[0]", "tensor_parallel_size is 2, but a box has one GPU", "fits one box"),
         box="model_roles:\n  - {role: writer, tensor_parallel_size: 2}\n",
     ),
+    "a serving group of one box": Fault(
+        ("serving_group.tensor_parallel_size", "the group sparks has 1 box", "model_roles of spark-1"),
+        box=BOX + "serving_address: 192.0.2.1\n",
+        group=CATALOGUE + "serving_group: {model_role: writer, tensor_parallel_size: 2}\n",
+        where="group_vars/sparks.yml",
+    ),
+    "an unknown key of a serving group": Fault(
+        ("serving_group.modle_role", "there is no key 'modle_role' here", "did you mean model_role?"),
+        group=CATALOGUE + "serving_group: {model_role: writer, modle_role: writer}\n",
+        where="group_vars/sparks.yml",
+    ),
+    "a flag of serving groups": in_group(
+        "    max_num_seqs: 4\n",
+        "    max_num_seqs: 4\n    args: {nnodes: 2}\n",
+        "writer.args",
+        "sets the flag 'nnodes', which has a key of its own: serving_group",
+    ),
     "an image without a digest": Fault(
         ("model_roles[0]", "without a digest, and a tag alone can move", "digest: 'sha256:...'"),
         group=CATALOGUE.replace(f"      digest: {DIGEST}\n", ""),
@@ -268,6 +285,21 @@ FAULTS: dict[str, Fault] = {
         ("model_roles", "a template or secret in it cannot be resolved", "no_such_variable"),
         box='model_roles: ["{{ no_such_variable }}"]\n',
         where="host_vars/spark-1.yml:1: ",
+    ),
+    "twins in one subnet": Fault(
+        ("fabric.subnets[1]: 192.0.3.0/24 overlaps with fabric.subnets[0]", "shared_subnet: true"),
+        box=BOX + "fabric:\n  members: [spark-1, spark-2]\n  subnets: [192.0.3.0/24, 192.0.3.0/24]\n",
+    ),
+    "an address with a leading zero": Fault(
+        ("fabric.members[1].addresses[0]: '192.168.100.012' has a part with a leading zero", "192.168.100.12?"),
+        box=BOX + "fabric:\n  members: [spark-1, {box: spark-2, addresses: [192.168.100.012, 192.168.101.12]}]\n",
+    ),
+    "a member that nobody knows": Fault(
+        ("fabric.members[1]: the inventory knows no box 'spark-2'", "did you mean spark-1?"),
+        box=BOX + "fabric:\n  members: [spark-1, spark-2]\n",
+    ),
+    "a fabric with a template that cannot be resolved": Fault(
+        ("fabric: a template in it cannot be resolved",), box=BOX + 'fabric: "{{ nowhere }}"\n', where="spark-1"
     ),
     "a catalogue that is a list": Fault(
         ("model_catalogue", "not a mapping of model roles", "{my-role:"),

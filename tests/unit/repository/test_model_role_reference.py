@@ -16,8 +16,8 @@ ROWS = dict(re.findall(r"^\| `([a-z_.]+)` \| (.*) \|$", TEXT, re.MULTILINE))
 
 
 def test_every_key_has_a_row_and_every_row_a_key() -> None:
-    known = set(_model_roles._ENTRY)
-    known |= {f"{key}.{inner}" for key, kind in _model_roles._ENTRY.items() for inner in kind.keys or ()}
+    known = set(_model_roles.ENTRY)
+    known |= {f"{key}.{inner}" for key, kind in _model_roles.ENTRY.items() for inner in kind.keys or ()}
     known |= {f"measured.{name}" for name in _model_roles._MEASURED}
     known |= {f"speculative.{name}" for name in _speculation.PLANNED_KEYS}
     known |= {f"speculative.{name}" for name in ("method", "num_speculative_tokens", "model", "revision")}

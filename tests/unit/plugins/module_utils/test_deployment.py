@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import stat
 import typing as t
@@ -86,6 +87,23 @@ def test_a_file_that_was_edited_by_hand_is_put_right_without_a_restart(box: Box)
     assert "# by hand" in shown(outcome)
     assert box.serves(OLD)
     assert len(box.starts) == starts
+
+
+@pytest.mark.parametrize("text", ['{"spec": ', "{}", None], ids=["cut", "empty", "gone"])
+def test_a_record_that_was_lost_is_written_again_without_a_restart(box: Box, text: str | None) -> None:
+    serve(box, OLD)
+    path = box.store.sysroot / _instance.RECORD_FOLDER / "writer.json"
+    kept = json.loads(path.read_text())
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    starts = len(box.starts)
+    outcome = serve(box, OLD)
+    assert (outcome.changed, outcome.failed) == (True, False)
+    assert "record of writer: none" in shown(outcome)
+    assert json.loads(path.read_text())["spec"] == kept["spec"]
+    assert len(box.starts) == starts
+    assert serve(box, OLD).changed is False
 
 
 def test_check_mode_says_what_would_change_and_changes_nothing(box: Box) -> None:
