@@ -32,6 +32,29 @@ _WRAPPERS: t.Final = {
     "lax-or-strict": "lax_schema",
     "json-or-python": "json_schema",
 }
+# What the engine itself gives to SpeculativeConfig.
+_FROM_THE_ENGINE: t.Final = frozenset(
+    f"{whose}_{what}_config" for whose in ("target", "draft") for what in ("model", "parallel")
+)
+# The classes that flags are handed on to one by one, whose limits the parser does not know.
+_HOLDERS: t.Final = (
+    "Cache",
+    "Model",
+    "Scheduler",
+    "Parallel",
+    "LoRA",
+    "MultiModal",
+    "Load",
+    "Observability",
+    "UVAOffload",
+)
+# What SchedulerConfig refuses, by the words of its error.
+_SCHEDULER_RULES: t.Final = {
+    "batch_holds_context": "smaller than max_model_len",
+    "batch_holds_sequences": "be greater than or equal to max_num_seqs",
+    "active_within_sequences": "be greater than max_num_seqs",
+    "threshold_within_context": "than the max_model_len",
+}
 _ACTIONS: t.Final = {
     "BooleanOptionalAction": "bool",
     "EnableDisableAction": "bool",
@@ -331,6 +354,31 @@ class Shapes:
         return True
 
 
+def limits(flags: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, float]]:
+    """Return for flags with a number the limits that only a config class puts to it, after the parser has taken it."""
+    found: dict[str, dict[str, float]] = {}
+    for holder in _HOLDERS:
+        owner = first(*(f"vllm.config{part}:{holder}Config" for part in ("", f".{holder.lower()}", ".offload")))
+        fields = {**(getattr(owner, "__pydantic_fields__", None) or {})}
+        for name, field in fields.items():
+            flag = f"--{name.replace('_', '-')}"
+            known = {
+                key: value
+                for one in field.metadata
+                for key in ("ge", "gt", "le", "lt")
+                if isinstance(value := getattr(one, key, None), int | float)
+            }
+            if known and flag in flags and flag not in found:
+                found[flag] = known
+    return dict(sorted(found.items()))
+
+
+def config_rules() -> list[str]:
+    """Return which rules between two flags the scheduler's config checks, after the parser has taken them."""
+    text = source_of("config", "scheduler.py") or source_of("config", "__init__.py")
+    return [name for name, words in _SCHEDULER_RULES.items() if words in text]
+
+
 def registry(*paths: str) -> list[str] | None:
     """Return the names in a parser registry, eager or lazy."""
     manager = first(*paths)
@@ -367,6 +415,14 @@ def read() -> dict[str, t.Any]:
     shapes = Shapes()
     for config in configs.values():
         shapes.add(config)
+    speculative = first("vllm.config.speculative:SpeculativeConfig", "vllm.config:SpeculativeConfig")
+    if speculative is not None:
+        # The flag takes any JSON; the class refuses later what it does not know.
+        shapes.add(speculative)
+        fields = shapes.configs["SpeculativeConfig"]["fields"]
+        shapes.configs["SpeculativeConfig"]["fields"] = {
+            name: shape for name, shape in fields.items() if name not in _FROM_THE_ENGINE
+        }
     backends = first(
         "vllm.v1.attention.backends.registry:AttentionBackendEnum",
         "vllm.attention.backends.registry:AttentionBackendEnum",
@@ -378,6 +434,8 @@ def read() -> dict[str, t.Any]:
         "parser": traits(flexible, cli),
         "flags": dict(sorted(flags.items())),
         "configs": dict(sorted(shapes.configs.items())),
+        "limits": limits(flags),
+        "config_rules": config_rules(),
         "tool_parsers": registry(
             "vllm.tool_parsers:ToolParserManager", "vllm.entrypoints.openai.tool_parsers:ToolParserManager"
         ),

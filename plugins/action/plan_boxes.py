@@ -82,7 +82,9 @@ class ActionModule(ResolveModelRoles):
         if options["dest"] and not sentences:
             result["changed"] = self._write(pathlib.Path(options["dest"]), plans)
         sentences.update(dict.fromkeys(refused.values()))
-        return {**result, **_failure(sentences), "missing": missing, "plans": plans, "refused": list(refused)}
+        result |= {**_failure(sentences), "missing": missing, "refused": list(refused)}
+        # Ansible prints all that a failed task returns; the plans stand above already, or in the file.
+        return result if sentences else {**result, "plans": plans}
 
     def _write(self, path: pathlib.Path, plans: dict[str, t.Any]) -> bool:
         text = json.dumps({"boxes": plans}, indent=1, sort_keys=True) + "\n"
@@ -118,8 +120,8 @@ def _planned(
         return plan_box(box, instances, known, folder, host_reserve_bytes=kept, today=today), []
     except PlanInputError as error:
         return None, [str(error) if str(error).startswith(box) else f"{box}: {error}"]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return None, [f"{box}: no plan can be made of what was given ({type(error).__name__}: {error})."]
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        return None, [f"{box}: no plan can be made of what was given ({error})."]
 
 
 def _failure(sentences: dict[str, None]) -> dict[str, t.Any]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import typing as t
 
 from ansible.errors import AnsibleError
@@ -20,7 +21,8 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils import (
     _origin,
     _serving_group,
 )
-from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
+from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import settings, shipped_catalogue
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, dotted
 
 _display = Display()
@@ -90,14 +92,17 @@ class ActionModule(ActionBase):
                 given[name] = variables.get(name, given.get(name))
             except AnsibleError as error:
                 reason = str(error).splitlines()[0]
-                return [], [f"the inventory of {box}: {name}: a template in it cannot be resolved ({reason})."]
+                place = _origin.place_of_error(error) or f"the inventory of {box}"
+                return [], [f"{place}: {name}: a template or secret in it cannot be resolved ({reason})."]
         if "model_roles" not in variables and box in fleet.declared:
             given["model_roles"] = []
         elif "model_roles" not in variables:
             # A misspelt key or file would otherwise take everything off the box.
             remedy = "say what it serves, or model_roles: [] for a box that serves nothing"
             return [], [f"the inventory of {box}: model_roles is not there; {remedy}."]
-        found = list(_model_roles.catalogue_problems(given["model_catalogue"], shipped))
+        found = list(_model_roles.misspelt(map(str, variables), settings()))
+        found += _numbers_read_otherwise(given)
+        found += _model_roles.catalogue_problems(given["model_catalogue"], shipped)
         found += _model_roles.settings_problems(given)
         if not found:
             catalogue = _model_roles.merged_catalogue(shipped, given["model_catalogue"])
@@ -109,34 +114,80 @@ class ActionModule(ActionBase):
                 found += _serving_group.clashes(rank, resolved.instances, box)
             if not found:
                 instances = [*resolved.instances, *ranks]
-                written = [*given["model_roles"], *(given["serving_group"] for _rank in ranks)]
+                written: list[schema.Path] = [("model_roles", index) for index in range(len(resolved.instances))]
+                written += [("serving_group",) for _rank in ranks]
                 watched = str(given.get("vllm_server_liveness", True)).lower() != "false"
-                return instances, self._known_errors(box, written, instances, watched=watched)
+                return instances, self._known_errors(box, given, instances, written, watched=watched)
         return [], [_sentence(problem, given, box) for problem in found]
 
     def _known_errors(
-        self, box: str, entries: list[t.Any], instances: t.Sequence[dict[str, t.Any]], *, watched: bool
+        self,
+        box: str,
+        given: dict[str, t.Any],
+        instances: t.Sequence[dict[str, t.Any]],
+        written: t.Sequence[schema.Path],
+        *,
+        watched: bool,
     ) -> list[str]:
         """Return what is known to forbid the instances (their flags, dated facts); show what is only a warning.
 
+        ``written`` says where each of them stands in what is ``given``.
         Ansible shows the same warning once, however many boxes it is about.
         """
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         errors = []
-        for index, instance in enumerate(instances):
-            place = _origin.place_of(entries[index]) or f"the inventory of {box}"
+        for entry, instance in zip(written, instances, strict=True):
+            place = _origin.place_on_the_way(entry, given) or f"the inventory of {box}"
             try:
                 findings = _known_findings.known_findings(instance, today, watched=watched)
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ) as error:
                 what = f"its flags or its speculative settings cannot be read ({error})"
                 errors.append(f"{place}: {instance['name']}: {what}; compare them with vLLM's documentation.")
                 continue
             for finding in findings:
                 if finding.severity == "error":
-                    errors.append(f"{place}: {instance['name']}: {_known_findings.sentence(finding)}")
+                    keys = _known_findings.written_as(finding, instance)
+                    wrote = _writer(given, entry, str(instance["model_role"]), keys)
+                    at = _origin.place_on_the_way(wrote, given) or place
+                    said = f"{instance['name']}: {_known_findings.sentence(finding)}"
+                    errors.append(f"{at}: {dotted(wrote)}: {said}")
                 else:
                     _display.warning(f"{instance['name']}: {_known_findings.sentence(finding)}")
         return errors
+
+
+def _numbers_read_otherwise(value: t.Any, path: schema.Path = ()) -> t.Iterator[Problem]:
+    """Yield the numbers of which YAML makes others than a person reads: 020000 is 8192, 36:24 is 2184."""
+    if isinstance(value, dict | list):
+        for step, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _numbers_read_otherwise(one, (*path, step if isinstance(step, int) else str(step)))
+    elif isinstance(value, int) and not isinstance(value, bool):
+        word = _origin.as_written(value)
+        if re.fullmatch(r"[-+]?0\d+|[-+]?\d+(?::\d+)+|[-+]?0[xbo][0-9a-fA-F_]+|[-+]?\d[\d_]*_[\d_]*", word):
+            what = f"YAML reads {word} as {int(value)}"
+            yield Problem(path, what, f"write {int(value)} if you mean it, or put it in quotes", value)
+
+
+def _writer(given: dict[str, t.Any], entry: schema.Path, role: str, keys: tuple[str, ...]) -> schema.Path:
+    """Return where an instance got some keys from: its entry, the user's catalogue, else (it is shipped) its entry."""
+    for root in (entry, ("model_catalogue", role)):
+        path, node = (*root, *keys), t.cast("t.Any", given)
+        for step in path if keys else ():
+            try:
+                node = node[step]
+            except (KeyError, IndexError, TypeError):
+                break
+        else:
+            if keys:
+                return path
+    return entry
 
 
 def fleet_of(variables: t.Mapping[str, t.Any]) -> tuple[_serving_group.Fleet, list[str]]:

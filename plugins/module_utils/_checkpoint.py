@@ -126,7 +126,8 @@ def inspect_checkpoint(path: str) -> CheckpointReport:
     if files.mistral:
         outline = dataclasses.replace(outline, architecture="mistral_native", model_type="mistral_native")
     weights = read_weights(tree, outline.num_layers, mistral=files.mistral)
-    if weights.format == "none" and not files.config and not files.sidecars:
+    named = any(name in tree.names for name in ("config.json", "params.json"))
+    if weights.format == "none" and not named and not files.sidecars:
         raise CheckpointError(
             f"{tree.root} holds neither config.json nor params.json nor safetensors nor GGUF files; "
             "give the directory that holds the checkpoint."
@@ -182,6 +183,10 @@ def _read_files(tree: CheckpointTree) -> _Files:
                     f"Put {name} itself in its place." if outside else f"Download {name} again.",
                 )
             )
+    for name in ("config.json", "params.json"):
+        if read.get(name) == {}:
+            message = f"The file {name} holds an empty object."
+            findings.append(Finding("CHECKPOINT_CONFIG_UNREADABLE", "error", message, "", f"Download {name} again."))
     mistral = "config.json" not in tree.names and "params.json" in read
     if mistral:
         findings.append(

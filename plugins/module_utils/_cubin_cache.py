@@ -22,6 +22,20 @@ import typing as t
 
 _KEPT: t.Final = 16  # files; a box sees a new image some times a month
 _LIMIT: t.Final = 64 << 20  # bytes; what an image may answer with
+_OWN_NAME: t.Final = re.compile(r"[0-9a-zA-Z-]{1,80}\.[0-9a-f]{16}\.json")
+_SHAPE: t.Final = {
+    "families": dict,
+    "kernels": dict,
+    "files": list,
+    "packages": dict,
+    "findings": list,
+    "complete": bool,
+}
+
+
+def is_answer(data: object) -> bool:
+    """Return whether this has the shape of what the script answers; an image or a file may say anything."""
+    return isinstance(data, dict) and all(isinstance(data.get(key), kind) for key, kind in _SHAPE.items())
 
 
 class Cache:
@@ -40,9 +54,9 @@ class Cache:
             if path.stat().st_size > _LIMIT:
                 return None
             data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, RecursionError, ValueError):
             return None
-        whole = isinstance(data, dict) and data.get("image_id") == image_id and isinstance(data.get("found"), dict)
+        whole = isinstance(data, dict) and data.get("image_id") == image_id and is_answer(data.get("found"))
         return t.cast("dict[str, t.Any]", data["found"]) if whole else None
 
     def write(self, image_id: str, found: t.Mapping[str, t.Any]) -> None:
@@ -65,6 +79,8 @@ class Cache:
         return self._folder / f"{plain}.{self._question}.json"
 
     def _forget_the_oldest(self) -> None:
-        files = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in files[_KEPT:]:
-            path.unlink(missing_ok=True)
+        # The folder may be anybody's: only what has the name and the kind of a file of ours is one.
+        with os.scandir(self._folder) as entries:
+            own = [one for one in entries if _OWN_NAME.fullmatch(one.name) and one.is_file(follow_symlinks=False)]
+        for entry in sorted(own, key=lambda one: one.stat(follow_symlinks=False).st_mtime, reverse=True)[_KEPT:]:
+            pathlib.Path(entry.path).unlink(missing_ok=True)

@@ -131,7 +131,7 @@ def inspect_image(runner: Runner, program: str, image: str) -> Image:
             str(data.get("Architecture") or ""),
             environment_of(config.get("Env")),
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ImageError(f"image {image}: {program} image inspect gave no usable answer ({error})") from None
 
 
@@ -158,12 +158,9 @@ def _answer(answer: Answer) -> dict[str, t.Any] | None:
         return None
     try:
         data = json.loads(answer.out)
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
-    shape = {"families": dict, "kernels": dict, "files": list, "packages": dict, "findings": list, "complete": bool}
-    if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in shape.items()):
-        return None
-    return data
+    return data if _cubin_cache.is_answer(data) else None
 
 
 def _last_line(answer: Answer) -> str:
@@ -298,7 +295,7 @@ def scan_container(
         data = json.loads(answer.out)[0]
         image, env = str(data["Image"]), environment_of((data.get("Config") or {}).get("Env"))
         running = bool((data.get("State") or {}).get("Running"))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ImageError(f"container {container}: {program} inspect gave no usable answer ({error})") from None
     reason = "the container is not running"
     if running:

@@ -24,6 +24,10 @@ _MISTRAL_NAMES = {
 }
 
 # The checkpoint's limit is the smallest of these (vllm model_arch_config_convertor, read in 0.33.0 on 2026-11-29).
+# Layers are counted one by one; a thousand is more than any model has had.
+_MOST_LAYERS = 10_000
+# Kinds of RoPE scaling whose factor the declared length has in it.
+_STRETCHED_ALREADY = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 _MAX_LEN_NAMES = (
     "max_position_embeddings",
     "n_positions",
@@ -86,6 +90,8 @@ class ModelConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise GeometryError(f"config.json: {name} is {value!r}; expected a whole number.")
+            if "layer" in name and value > _MOST_LAYERS:
+                raise GeometryError(f"config.json: {name} is {value}; no model has more than {_MOST_LAYERS} layers.")
             return value
         if default is None:
             raise GeometryError(f"config.json: {names[0]} is missing; {self.architecture} cannot be sized without it.")
@@ -121,11 +127,29 @@ class ModelConfig:
         return ""
 
     def max_model_len(self) -> int:
-        """Return the longest context that the checkpoint declares, or 0."""
+        """Return the longest context that the checkpoint declares, its RoPE scaling included, or 0."""
         if self.has("model_max_length"):
             return self.integer("model_max_length")
-        declared = [self.integer(name) for name in _MAX_LEN_NAMES if self.has(name)]
-        return min(declared, default=0)
+        declared = min((self.integer(name) for name in _MAX_LEN_NAMES if self.has(name)), default=0)
+        return max([declared, *(round(length) for length in self._stretched(declared))])
+
+    def _stretched(self, declared: int) -> t.Iterator[float]:
+        """Yield the lengths that RoPE scaling makes of the declared one (vllm/config/model.py of 0.32.0)."""
+        for name in ("rope_parameters", "rope_scaling"):
+            rope = self.get(name)
+            parts = (
+                [part for part in rope.values() if isinstance(part, dict)] or [rope] if isinstance(rope, dict) else []
+            )
+            for part in parts:
+                kind, factor = part.get("rope_type") or part.get("type"), part.get("factor")
+                original = part.get("original_max_position_embeddings")
+                if not _is_factor(factor):
+                    continue
+                if kind not in _STRETCHED_ALREADY:
+                    yield declared * factor
+                elif kind == "yarn" and _is_factor(original):
+                    # Releases before 0.32 scale the original length, which most checkpoints have declared already.
+                    yield original * factor
 
     def head_dim(self) -> int:
         """Return the size of an attention head."""
@@ -164,6 +188,10 @@ class ModelConfig:
                 inner = quantization.get("quantization")
                 return _kv_cache_dtype({**quantization, **(inner if isinstance(inner, dict) else {})})
         return ""
+
+
+def _is_factor(value: object) -> t.TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < 1e9
 
 
 def _kv_cache_dtype(quantization: t.Mapping[str, t.Any]) -> str:

@@ -68,8 +68,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 plans:
-  description: The plan of each box, as P(gb10.fleet.box_plan#filter) returns it, with C(command) for each instance.
-  returned: when plans were made
+  description:
+    - The plan of each box, as P(gb10.fleet.box_plan#filter) returns it, with C(command) for each instance.
+    - Where one is refused, they stand on the screen only, for Ansible would print them a second time.
+  returned: when all plans fit
   type: dict
 refused:
   description: The boxes whose plan has an error.

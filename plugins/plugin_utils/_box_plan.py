@@ -16,10 +16,15 @@ import collections.abc as c
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _group_plan, _image_kernels, _known_findings
+from ansible_collections.gb10.fleet.plugins.plugin_utils import (
+    _flag_policy,
+    _group_plan,
+    _image_kernels,
+    _known_findings,
+    _vllm_cli,
+)
 from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import plan_memory
 
-_GIB: t.Final = 1 << 30
 # vLLM flags that a model role gives in "args" and that the size of its cache depends on.
 _SIZING_FLAGS: t.Final = (
     "max_num_batched_tokens",
@@ -74,34 +79,45 @@ def _of_instance(name: str, finding: Finding) -> dict[str, str]:
 
 
 def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    args = {str(name).replace("-", "_"): value for name, value in instance["args"].items()}
+    args = _vllm_cli.plain_args(instance["args"])
     entry: dict[str, t.Any] = dict(instance)
     entry |= {name: args[name] for name in _SIZING_FLAGS if name in args}
-    entry["kv_offload_bytes"] = _offloaded(args)
-    entry["prefix_caching"] = bool(args.get("enable_prefix_caching", True)) and not args.get("no_enable_prefix_caching")
+    extra = _flag_policy.extra_bytes(args)
+    entry["kv_offload_bytes"] = extra.pop("kv_offloading_size", 0) or _offloaded(args)
+    entry["extra_bytes"] = extra
+    entry["prefix_caching"] = _caches_prefixes(args)
+    entry["context_may_exceed"] = bool(args.get("hf_overrides")) or _allows_long(instance["env"])
     if checkpoint:
         entry |= {
             "geometry": checkpoint["geometry"],
             "scheme": checkpoint["scheme"],
-            "weights_bytes": checkpoint["weights_bytes_total"],
+            # Before a download only the index of the shards says how large they are.
+            "weights_bytes": checkpoint["weights_bytes_total"] or checkpoint.get("weights_bytes_declared"),
             "expert_bytes": checkpoint["part_bytes"].get("experts"),
         }
     return entry
 
 
-def _offloaded(args: c.Mapping[str, t.Any]) -> int:
-    """Return how many bytes of KV cache an instance keeps beside its pool, over all ranks.
+def _caches_prefixes(args: c.Mapping[str, t.Any]) -> bool:
+    """Return whether prefixes are cached, under whichever name the release has for it."""
+    off = ("no_enable_prefix_caching", "disable_prefix_caching")
+    return bool(args.get("enable_prefix_caching", True)) and not any(args.get(name) for name in off)
 
-    vllm/config/cache.py and vllm/v1/kv_offload/cpu/spec.py of 0.32.0: kv_offloading_size counts GiB over all ranks, and
-    becomes cpu_bytes_to_use of the native connector, which can also be given itself.
+
+def _allows_long(env: c.Mapping[str, t.Any]) -> bool:
+    return str(env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0")).lower() in {"1", "true"}
+
+
+def _offloaded(args: c.Mapping[str, t.Any]) -> int:
+    """Return how many bytes of KV cache a connector keeps beside the pool, over all ranks.
+
+    vllm/v1/kv_offload/cpu/spec.py of 0.32.0: cpu_bytes_to_use of the native connector, to which kv_offloading_size
+    (counted by the policy) comes down, too.
     """
-    size = args.get("kv_offloading_size")
-    if isinstance(size, int | float) and not isinstance(size, bool) and args.get("kv_offloading_backend") != "lmcache":
-        return int(size * _GIB)
     config = args.get("kv_transfer_config")
     extra = config.get("kv_connector_extra_config") if isinstance(config, c.Mapping) else None
     given = extra.get("cpu_bytes_to_use") if isinstance(extra, c.Mapping) else None
-    return int(given) if isinstance(given, int | float) and not isinstance(given, bool) and given > 0 else 0
+    return int(_flag_policy.number(given))
 
 
 def _holders(memory: c.Mapping[str, t.Any], observed: c.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:

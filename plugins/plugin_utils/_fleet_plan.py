@@ -24,6 +24,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan, _vllm
 from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import PlanInputError
 
 _DEFAULT_RESERVE: t.Final = 8 << 30
+_PLATFORMS: t.Final = ("gb10", "cpu")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,14 +87,13 @@ def plan_box(
     for key in ("total_bytes", "available_bytes"):
         if key not in known.memory:
             raise PlanInputError(f"{box}: box_memory lacks {key}.")
+    memory = _memory(box, known.memory)
     checkpoints: dict[str, t.Any] = {}
     for instance in instances:
         checkpoint = instance["checkpoint"]
         report = known.checkpoints.get(instance["name"]) or folder.find(checkpoint["repo"], checkpoint["revision"])
         if report:
             checkpoints[instance["name"]] = {"weights_bytes_total": None, "part_bytes": {}, "scheme": "", **report}
-    memory = {"holders": [], **known.memory}
-    memory["holders"] = [{"pid": 0, "vllm": False, **holder} for holder in memory["holders"] or []]
     plan = _box_plan.box_plan(
         instances,
         memory=memory,
@@ -114,6 +114,18 @@ def plan_box(
         _add_command(plan, instance)
     plan["verdict"] = "refused" if any(f["severity"] == "error" for f in plan["findings"]) else "fits"
     return plan
+
+
+def _memory(box: str, given: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return a box's memory with its holders complete, as a person may have left out what the plan does not need."""
+    holders = given.get("holders") or []
+    if not isinstance(holders, list) or not all(isinstance(one, c.Mapping) and "bytes" in one for one in holders):
+        raise PlanInputError(f"{box}: box_memory.holders is a list of mappings with name and bytes; or leave it out.")
+    platform = given.get("platform", "gb10")
+    if platform not in _PLATFORMS:
+        raise PlanInputError(f"{box}: box_memory.platform is {platform}; expected one of {', '.join(_PLATFORMS)}.")
+    complete = [{"pid": 0, "vllm": False, "name": "unknown", **holder} for holder in holders]
+    return {**given, "holders": complete}
 
 
 def refusal(box: str, plan: c.Mapping[str, t.Any]) -> str:
@@ -147,7 +159,7 @@ def _read(path: pathlib.Path) -> dict[str, t.Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise PlanInputError(f"{path}: cannot be read ({error}); delete it, and the box is observed again.") from None
     if not isinstance(data, dict):
         raise PlanInputError(f"{path}: is no JSON object; delete it, and the box is observed again.")

@@ -41,9 +41,9 @@ def instance_facts(instance: c.Mapping[str, t.Any], more: c.Mapping[str, t.Any] 
     """Return the facts of an instance. ``more`` adds what was observed: driver, kernel, scheme, reported_vllm, ..."""
     try:
         words = cli.render_args(instance)
-    except cli.FlagError:
+    except cli.FlagError as error:
         # The linter says what is wrong with the flags; claims are judged by those that are right.
-        words = _readable_words(instance)
+        words = list(error.words)
     env = {str(name): str(value) for name, value in (instance.get("env") or {}).items()}
     facts = command_facts(str(instance["vllm"]), words, env)
     image = instance.get("image") or {}
@@ -93,18 +93,6 @@ def _same_version(one: str, other: str) -> bool:
         return catalogues.version_key(one) == catalogues.version_key(other)
     except catalogues.UnknownVersionError:
         return one == other
-
-
-def _readable_words(instance: c.Mapping[str, t.Any]) -> list[str]:
-    try:
-        catalogue, _exact = catalogues.catalogue_for(str(instance["vllm"]))
-    except catalogues.UnknownVersionError:
-        return []
-    known = {name: value for name, value in (instance.get("args") or {}).items() if catalogue.find(str(name))}
-    try:
-        return cli.render_args({**instance, "args": known})
-    except cli.FlagError:
-        return []
 
 
 def command_facts(version: str, words: c.Sequence[str], env: c.Mapping[str, str]) -> dict[str, t.Any]:

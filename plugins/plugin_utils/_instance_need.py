@@ -31,6 +31,8 @@ class InstanceNeed:
     scratch_known: bool
     sequences: int
     kv_offload: int
+    extra: int
+    extra_reason: str
     page_cache: int
     measured_boot_peak: int
 
@@ -45,7 +47,7 @@ class InstanceNeed:
 
     def total(self, kv_bytes: int) -> int:
         """Return what the instance holds once it runs."""
-        return self.weights + self.overhead + self.scratch + self.kv_offload + kv_bytes
+        return self.weights + self.overhead + self.scratch + self.kv_offload + self.extra + kv_bytes
 
     def hard_boot_peak(self, kv_bytes: int) -> int:
         """Return the highest point of the boot that the kernel cannot take back."""
@@ -72,8 +74,10 @@ class InstanceNeed:
         )
         # On a GB10 what is offloaded to the host stays in the same pool.
         offload = Number(self.kv_offload, "bytes", "per rank, asked for with kv_offloading_size or kv_transfer_config")
+        extra = Number(self.extra, "bytes", f"asked for with {self.extra_reason}, beside weights and cache")
         return {
             **({"kv_offload": offload} if self.kv_offload else {}),
+            **({"extra": extra} if self.extra else {}),
             "weights": Number(self.weights, "bytes", self.weights_reason, self.weights_uncertainty),
             "overhead": Number(self.overhead, "bytes", self.overhead_reason, self.overhead_uncertainty),
             "drafter_scratch": Number(self.scratch, "bytes", scratch_reason, 0 if self.scratch_known else None),
@@ -110,6 +114,14 @@ def needs_of(instance: Instance, platform: str, say: Say) -> InstanceNeed | None
             facts()["drafter_scratch"]["source"].strip(),
             "Measure it and state speculative.scratch_gib_per_sequence, or keep max_num_seqs low.",
         )
+    if instance.speculative.model and not instance.speculative.weights_bytes and not instance.measured_weights:
+        say(
+            "DRAFTER_WEIGHTS_UNKNOWN",
+            "warning",
+            f"Instance {instance.name}: the weights of its drafter {instance.speculative.model} are not counted.",
+            "",
+            "State speculative.weights_gib, or measured.weights_gib from a boot log, which has both.",
+        )
     return InstanceNeed(
         weights=weights[0],
         weights_reason=weights[1],
@@ -121,6 +133,8 @@ def needs_of(instance: Instance, platform: str, say: Say) -> InstanceNeed | None
         scratch_known=known,
         sequences=instance.max_num_seqs,
         kv_offload=-(-instance.kv_offload_bytes // instance.request.tensor_parallel_size),
+        extra=instance.extra_bytes,
+        extra_reason=instance.extra_reason,
         page_cache=instance.weights_bytes or weights[0],
         measured_boot_peak=instance.measured_boot_peak,
     )

@@ -17,8 +17,15 @@ import re
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims, _instance_facts, _vllm_lint
+from ansible_collections.gb10.fleet.plugins.plugin_utils import (
+    _claims,
+    _flag_policy,
+    _instance_facts,
+    _vllm_cli,
+    _vllm_lint,
+)
 
+_KEY_OF_FLAG: t.Final = {"speculative_config": "speculative", "enable_auto_tool_choice": "tool_call_parser"}
 # The plan gives every instance a fraction that fits its box; until then this one stands for it.
 _LEAST_UTILIZATION: t.Final = 0.01
 
@@ -28,15 +35,18 @@ def known_findings(instance: c.Mapping[str, t.Any], today: str, *, watched: bool
 
     ``watched`` is whether the box's liveness watch is on, which alone carries out ``restart_after_hours``.
 
-    An error that the model role itself names in ``evidence.known_limits`` is a warning: whoever wrote the role knew.
+    A claim of severity error that the model role itself names in ``evidence.known_limits`` is a warning: whoever wrote
+    the role knew. What the command line is refused for stays an error.
     """
     planned = {**instance, "gpu_memory_utilization": instance.get("gpu_memory_utilization", _LEAST_UTILIZATION)}
     if not watched:
         planned.pop("restart_after_hours", None)
-    found = {one.id: one for one in _vllm_lint.lint_instance(planned).findings}
-    for one in _claims.claims_for(_instance_facts.instance_facts(planned), today):
-        found.setdefault(one.id, one)
-    return _judged(instance, found.values())
+    found = list(dict.fromkeys(_vllm_lint.lint_instance(planned).findings))
+    linted = {one.id for one in found}
+    claims = _claims.claims_for(_instance_facts.instance_facts(planned), today)
+    found += [one for one in claims if one.id not in linted]
+    found += _flag_policy.not_planned(_vllm_cli.plain_args(instance.get("args") or {}), instance.get("measured") or {})
+    return _judged(instance, found)
 
 
 def checkpoint_findings(
@@ -51,10 +61,27 @@ def checkpoint_findings(
 def _judged(instance: c.Mapping[str, t.Any], findings: c.Iterable[Finding]) -> tuple[Finding, ...]:
     limits = _known_limits(instance)
     judged = [
-        dataclasses.replace(one, severity="warning") if one.severity == "error" and one.id in limits else one
+        # A flag that the parser refuses is refused, whatever anybody knew: only a dated fact can be lived with.
+        dataclasses.replace(one, severity="warning") if one.severity == "error" and one.claim in limits else one
         for one in findings
     ]
     return tuple(sorted((one for one in judged if one.severity != "info"), key=lambda one: one.severity != "error"))
+
+
+def written_as(finding: Finding, instance: c.Mapping[str, t.Any]) -> tuple[str, ...]:
+    """Return the keys of an instance that a finding is about; none where it is about the whole."""
+    words = re.split(r"[ =]", finding.evidence, maxsplit=1)
+    name = words[0] if words else ""
+    if name in (instance.get("env") or {}):
+        return ("env", name)
+    # A flag that is switched off stands there under another name.
+    plain = name.lstrip("-").replace("-", "_").partition(".")[0]
+    own = _KEY_OF_FLAG.get(plain, plain)
+    if own in instance and own not in {"args", "env", "name"}:
+        return (own,)
+    args = [str(key) for key in instance.get("args") or {}]
+    spelt = (key for key in args if key.replace("-", "_").partition(".")[0] in {plain, f"no_{plain}"})
+    return next((("args", key) for key in spelt), ())
 
 
 def sentence(finding: Finding) -> str:

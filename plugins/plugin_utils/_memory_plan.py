@@ -101,6 +101,7 @@ class _Planner:
         self.limits = limits
         self.findings: list[Finding] = []
         self.used = 0
+        self.placed: list[str] = []
         self.boot_peak = 0
         units = {f"vllm-{instance.name}.service" for instance in instances}
         own = [holder for holder in box.holders if holder.unit in units]
@@ -121,6 +122,7 @@ class _Planner:
                 self.limits.cap_reason,
                 "Watch free memory through a full boot, and take the override back where the box does not need it.",
             )
+        self._check_reserve()
         planned = [self._place(instance) for instance in self.instances]
         return {
             "verdict": "refused" if self._errors() else "fits",
@@ -153,6 +155,18 @@ class _Planner:
         if self.returned:
             return f"MemAvailable and {_gib(self.returned)} that the planned units hold now and give back"
         return "MemAvailable of the box"
+
+    def _check_reserve(self) -> None:
+        fact = facts()["host_reserve"]
+        least = min(round(fact["gib"] * GIB), math.floor(self.box.total_bytes * fact["share"]))
+        if self.limits.reserve < least and self.box.platform != "cpu":
+            self._say(
+                "HOST_RESERVE_SMALL",
+                "warning",
+                f"{_gib(self.limits.reserve)} stay with the host; boxes froze with less than {_gib(least)}.",
+                fact["source"],
+                "Take vllm_server_host_reserve_bytes out of the inventory, or watch free memory through a full boot.",
+            )
 
     # One instance
 
@@ -226,6 +240,7 @@ class _Planner:
                 "Let the unit drop the page cache while it loads whenever MemFree falls below 8 GiB.",
             )
         self.used += need.total(kv_bytes)
+        self.placed.append(instance.name)
 
     def _layout(self, instance: Instance) -> KvLayout | None:
         """Return the shape of the cache, or None with a finding where it is not known."""
@@ -242,11 +257,11 @@ class _Planner:
                 if longest and instance.max_model_len > longest:
                     self._say(
                         "CONTEXT_ABOVE_CHECKPOINT",
-                        "warning",
+                        "warning" if instance.context_may_exceed else "error",
                         f"Instance {instance.name} asks for a context of {instance.max_model_len} tokens; its "
                         f"checkpoint declares {longest}.",
-                        "",
-                        "Lower max_model_len, or state the RoPE scaling that vLLM is to use.",
+                        "vllm/config/model.py of 0.32.0 raises ValueError unless VLLM_ALLOW_LONG_MAX_MODEL_LEN is 1",
+                        "Lower max_model_len, or state the RoPE scaling that vLLM is to use in args.hf_overrides.",
                     )
                 return layout
         pinned = bool(instance.kv_bytes)
@@ -330,15 +345,19 @@ class _Planner:
     def _refuse(self, instance: Instance, wanted: int, limit: int, largest: dict[str, int]) -> None:
         options = []
         if largest.get("max_model_len"):
-            options.append(f"max_model_len {largest['max_model_len']} with {instance.max_num_seqs} sequences")
-        if largest.get("max_num_seqs"):
-            options.append(f"max_num_seqs {largest['max_num_seqs']} at {instance.max_model_len} tokens")
+            count = instance.kv_sequences or instance.max_num_seqs
+            options.append(f"max_model_len {largest['max_model_len']} with {count} sequences")
+        options += [
+            f"{key} {largest[key]} at {instance.max_model_len} tokens"
+            for key in ("kv_sequences", "max_num_seqs")
+            if largest.get(key)
+        ]
         if largest.get("kv_cache_memory_bytes"):
             options.append(f"kv_cache_memory_bytes {largest['kv_cache_memory_bytes']}")
         remedy = (
             f"The largest that fits: {' or '.join(options)}."
             if options
-            else "No setting fits; use a smaller checkpoint or a second box."
+            else f"No setting fits{self._beside()}; use a smaller checkpoint or a second box."
         )
         if self.others and self.available - self.limits.reserve < min(self.cap_bytes, wanted + self.used):
             remedy = f"Find out whether it may stop: {self._held()}. {remedy}"
@@ -350,6 +369,11 @@ class _Planner:
             f"planned before it {_gib(self.used)}",
             remedy,
         )
+
+    def _beside(self) -> str:
+        """Return who was planned before, whose caches could be smaller."""
+        names = ", ".join(self.placed)
+        return f" beside {names}; lower their kv_sequences or max_num_seqs first" if names else ""
 
     def _held(self) -> str:
         largest = sorted(self.others, key=lambda holder: (-holder.held_bytes, holder.name, holder.pid))[:3]
@@ -385,15 +409,18 @@ def _largest(
     def fits_length(length: int) -> bool:
         return need.fits(_kv_for(layout, sequences, length), limit)
 
+    # What kv_sequences says wins over max_num_seqs, which then only the drafter's scratch depends on.
+    key = "kv_sequences" if instance.kv_sequences else "max_num_seqs"
+
     def fits_sequences(count: int) -> bool:
-        fewer = need.for_sequences(count)
+        fewer = need if instance.kv_sequences else need.for_sequences(count)
         return fewer.fits(_kv_for(layout, count), limit)
 
     largest = {}
     if length := _search(fits_length, instance.max_model_len - 1):
         largest["max_model_len"] = length
     if count := _search(fits_sequences, sequences - 1):
-        largest["max_num_seqs"] = count
+        largest[key] = count
     return largest
 
 

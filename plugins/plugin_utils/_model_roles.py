@@ -16,10 +16,13 @@ from __future__ import annotations
 import collections.abc as c
 import copy
 import dataclasses
+import difflib
+import ipaddress
 import re
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._boot_expectations import EXPECTATIONS
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _flag_policy, _speculation, _vllm_cli
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 
@@ -44,6 +47,9 @@ OWNED_FLAGS: t.Final[c.Mapping[str, str]] = {
     "kv_cache_memory_bytes": "kv_cache_memory_bytes",
     "gpu_memory_utilization": "gpu_memory_utilization",
     "speculative_config": "speculative",
+    "spec_method": "speculative.method",
+    "spec_model": "speculative.model",
+    "spec_tokens": "speculative.num_speculative_tokens",
     "reasoning_parser": "reasoning_parser",
     "tool_call_parser": "tool_call_parser",
     "enable_auto_tool_choice": "tool_call_parser",
@@ -57,21 +63,14 @@ OWNED_FLAGS: t.Final[c.Mapping[str, str]] = {
     "api_key": "vllm_server_api_key",
     "hf_token": "vllm_server_hf_token",
 }
-# Flags that change what the collection has planned or how it looks at an engine, and why it does not go along.
-REFUSED_FLAGS: t.Final[c.Mapping[str, str]] = {
-    "config": "it brings flags that nobody has planned; write them here",
-    "cpu_offload_gb": "CPU and GPU share one pool of memory here, so what is offloaded takes the same memory again",
-    "kv_offloading_size": "CPU and GPU share one pool of memory here, so what is offloaded takes the same memory again",
-    "data_parallel_size": "a box has one GPU",
-    "uds": "the proof of an engine asks its port",
-    "ssl_keyfile": "the proof of an engine speaks plain HTTP; end TLS in front of it",
-    "ssl_certfile": "the proof of an engine speaks plain HTTP; end TLS in front of it",
-    "root_path": "the proof of an engine asks /v1 of its port",
-}
 _SECRET_NAME: t.Final = re.compile(
-    r"SECRET|PASSW|CREDENTIAL|(?:^|_)TOKEN$|(?:API|ACCESS|PRIVATE|OPENAI|AUTH)_?KEY|(?:^|_)KEY$", re.IGNORECASE
+    r"SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?:^|_)TOKEN$|(?:API|ACCESS|PRIVATE|OPENAI|AUTH)_?KEY|(?:^|_)KEY$",
+    re.IGNORECASE,
 )
-_SECRET_VALUE: t.Final = re.compile(r"\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}|://[^/\s:@]+:[^/\s@]+@")
+_SECRET_VALUE: t.Final = re.compile(
+    r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|nvapi-|xox[abp]-|AKIA)[A-Za-z0-9_-]{16,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s@]+@"
+)
 
 
 def _no_suffix(value: object) -> str | None:
@@ -79,67 +78,104 @@ def _no_suffix(value: object) -> str | None:
     return "is a size with a unit" if isinstance(value, str) else None
 
 
-def _flag_names(value: dict[t.Any, t.Any]) -> str | None:
+Faults = c.Iterator[tuple[schema.Path, str, str]]
+_A_NUMBER: t.Final = ("max_num_batched_tokens",)
+
+
+def _flag_names(value: dict[t.Any, t.Any]) -> Faults:
     for name, content in value.items():
         plain = str(name).lstrip("-").replace("-", "_").partition(".")[0]
+        said = f"sets the flag {str(name)!r}"
         if plain in OWNED_FLAGS:
-            return f"sets the flag {name!r}, which has a key of its own: {OWNED_FLAGS[plain]}"
-        if plain in REFUSED_FLAGS and content not in (None, False, 0, 1):
-            return f"sets the flag {name!r}, which cannot be used: {REFUSED_FLAGS[plain]}"
-        if plain == "max_num_batched_tokens" and not _is_batch(content):
-            return f"has {schema.shown(content)} for {name}, which is not a whole number from 1 to {_MOST_BATCHED}"
-        if str(name).startswith("-"):
-            return f"names the flag {name!r} with its dashes; write {str(name).lstrip('-')}"
-    return _hidden_secret(value)
+            owner = OWNED_FLAGS[plain]
+            yield (name,), f"{said}, which has a key of its own: {owner}", f"say it with {owner}"
+        elif why := _flag_policy.refusal(plain, content):
+            yield (name,), f"{said}, which cannot be used: {why}", "remove it"
+        elif plain in _A_NUMBER and not _is_batch(content):
+            what = f"has {schema.shown(content)} for {name}, which is not a whole number from 1 to {_MOST_BATCHED}"
+            yield (name,), what, f"write it like this: {name}: 8192"
+        elif str(name).startswith("-"):
+            what = f"names the flag {str(name)!r} with its dashes"
+            yield (name,), what, f"write {str(name).lstrip('-')}"
+        elif plain == "hf_overrides" and (keys := _geometry_of(name, content)):
+            what = f"changes {', '.join(keys)} of the checkpoint, which the plan reads from its config.json"
+            yield (name,), what, "use a checkpoint whose config.json says so"
+    yield from _hidden_secrets(value)
+
+
+def _geometry_of(name: object, content: t.Any) -> list[str]:
+    nested: t.Any = _vllm_cli.from_json(content)
+    for step in reversed(str(name).split(".")[1:]):
+        nested = {step: nested}
+    return _flag_policy.geometry_overrides(nested)
 
 
 def _is_batch(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_BATCHED
 
 
-def _environment(value: dict[t.Any, t.Any]) -> str | None:
+def _environment(value: dict[t.Any, t.Any]) -> Faults:
     for name, content in value.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-            return f"has {name!r}, which is not the name of an environment variable"
-        if isinstance(content, bool) or not isinstance(content, str | int | float):
-            return f"gives {name} {schema.kind_of(content)}; put the exact text in quotes"
-        if str(content) == "":
-            return f"sets {name} to an empty string, which is not the same as leaving it unset; remove the line"
-    return _hidden_secret(value)
+        path = (str(name),)
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name), re.ASCII):
+            yield path, f"has {str(name)!r}, which is not the name of an environment variable", "use letters and digits"
+        elif isinstance(content, bool) or not isinstance(content, str | int | float):
+            yield path, f"gives {name} {schema.kind_of(content)}", "put the exact text in quotes"
+        elif str(content) == "":
+            what = f"sets {name} to an empty string, which is not the same as leaving it unset"
+            yield path, what, "remove the line"
+    yield from _hidden_secrets(value)
 
 
-def _hidden_secret(value: object, name: str = "") -> str | None:
-    """Return a complaint about the first thing that looks like a secret, at any depth; never the secret itself."""
+def _hidden_secrets(value: t.Any, path: schema.Path = ()) -> Faults:
+    """Yield what looks like a secret, or cannot be seen, at any depth; never the secret itself."""
     if isinstance(value, dict):
-        return next((found for key, one in value.items() if (found := _hidden_secret(one, str(key)))), None)
+        for key, one in value.items():
+            yield from _hidden_secrets(one, (*path, str(key)))
+        return
     if isinstance(value, list):
-        return next((found for one in value if (found := _hidden_secret(one, name))), None)
+        for one in value:
+            yield from _hidden_secrets(one, path)
+        return
     if not isinstance(value, str):
-        return None
+        return
+    name = str(path[-1]) if path else ""
     if schema.control_character(value):
-        return f"gives {name} a line break or another control character"
-    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
-        return (
-            f"has {name!r}, which looks like a secret and would be readable by everyone who may read the unit; "
-            "put it into vllm_server_secret_env"
-        )
-    return None
+        yield path, f"gives {name} a line break or another control character", "write it in one line that can be read"
+    elif _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
+        what = f"has {name!r}, which looks like a secret and would be readable by everyone who may read the unit"
+        yield path, what, "put it into vllm_server_secret_env"
+    elif isinstance(inside := _vllm_cli.from_json(value), dict | list):
+        yield from _hidden_secrets(inside, path)
 
 
-def _speculative(value: dict[t.Any, t.Any]) -> str | None:
-    tokens = value.get("num_speculative_tokens")
-    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
-        return f"has {schema.shown(tokens)} for num_speculative_tokens, which is not a whole number above 0"
-    return _hidden_secret(value)
+def _speculative(value: dict[t.Any, t.Any]) -> Faults:
+    if not value:
+        yield (), "is empty, and vLLM dies of that", "leave it out, or write {method: mtp, num_speculative_tokens: 2}"
+    for key, what, remedy in _speculation.faults(value):
+        yield (key,), what, remedy
+    yield from _hidden_secrets(value)
 
 
-def _measured(value: dict[t.Any, t.Any]) -> str | None:
-    for name in ("weights_gib", "overhead_gib", "boot_peak_gib"):
+_MEASURED: t.Final = ("weights_gib", "overhead_gib", "boot_peak_gib")
+
+
+def _measured(value: dict[t.Any, t.Any]) -> Faults:
+    for name in _MEASURED:
         given = value.get(name)
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
         if given is not None and not (is_number and 0 <= given < 1e6):
-            return f"has {schema.shown(given)} for {name}, which is not a size in GiB"
-    return None
+            what = f"has {schema.shown(given)} for {name}, which is not a size in GiB"
+            yield (name,), what, f"write it like this: {name}: 21.9"
+    for name in value:
+        # Whatever was measured may be noted; a misspelt size would be ignored in silence.
+        like = difflib.get_close_matches(str(name), _MEASURED, n=1, cutoff=0.85)
+        if like and name not in _MEASURED:
+            yield (
+                (str(name),),
+                f"is not read by the plan, which knows {', '.join(_MEASURED)}",
+                f"did you mean {like[0]}?",
+            )
 
 
 def _model_names(value: list[t.Any]) -> str | None:
@@ -156,16 +192,20 @@ def _with_check(kind: schema.Kind, check: c.Callable[[t.Any], str | None]) -> sc
     return dataclasses.replace(kind, check=check)
 
 
+def _with_faults(kind: schema.Kind, faults: c.Callable[[t.Any], Faults]) -> schema.Kind:
+    return dataclasses.replace(kind, faults=faults)
+
+
 _CHECKPOINT = schema.mapping(
-    "{repo: nvidia/Qwen3.6-35B-A3B-NVFP4, revision: <40 hex digits>}",
+    "{repo: owner/name, revision: <40 hex digits>}",
     {
         "repo": schema.text(
-            "nvidia/Qwen3.6-35B-A3B-NVFP4",
+            "owner/name",
             pattern=r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*",
             meaning="the id of a Hugging Face repository, owner/name",
         ),
         "revision": schema.text(
-            "0123456789abcdef0123456789abcdef01234567",
+            "<40 hex digits>",
             pattern=r"(?!0{40})[0-9a-f]{40}",
             meaning="a commit (40 hex digits)",
             remedy="a branch such as main moves under your feet; copy the commit from the repository's history",
@@ -174,7 +214,7 @@ _CHECKPOINT = schema.mapping(
     required=("repo", "revision"),
 )
 _IMAGE = schema.mapping(
-    "{name: vllm/vllm-openai, digest: 'sha256:<64 hex digits>'}",
+    "{name: registry/image, digest: 'sha256:<64 hex digits>'}",
     {
         "name": schema.text(
             "vllm/vllm-openai",
@@ -200,7 +240,7 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
     "image": _IMAGE,
     "vllm": schema.text(
         '"0.32.0"',
-        pattern=r"\d+\.\d+\.\d+(?:[.+-]?\w+)*",
+        pattern=r"\d{1,9}(?:\.\d{1,9}){2,3}[\w.+-]{0,60}",
         meaning="a vLLM version",
         remedy='the version inside the image, in quotes, for example "0.32.0"',
     ),
@@ -219,7 +259,7 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
         lambda value: _no_suffix(value) or (None if value > 0 else "is not above 0"),
     ),
     "gpu_memory_utilization": schema.fraction("0.6", high=1.0),
-    "speculative": _with_check(schema.mapping("{method: mtp, num_speculative_tokens: 2}"), _speculative),
+    "speculative": _with_faults(schema.mapping("{method: mtp, num_speculative_tokens: 2}"), _speculative),
     "reasoning_parser": schema.text("qwen3"),
     "tool_call_parser": schema.text("qwen3_coder"),
     "served_model_name": schema.any_of(
@@ -228,8 +268,8 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
         schema.Kind(name="a list", types=(list,), example="[coordinator, my-gateway-name]", check=_model_names),
     ),
     "tensor_parallel_size": schema.whole("1", low=1, high=64),
-    "args": _with_check(schema.mapping("{max_num_batched_tokens: 8192}"), _flag_names),
-    "env": _with_check(schema.mapping("{VLLM_LOGGING_LEVEL: INFO}"), _environment),
+    "args": _with_faults(schema.mapping("{max_num_batched_tokens: 8192}"), _flag_names),
+    "env": _with_faults(schema.mapping("{VLLM_LOGGING_LEVEL: INFO}"), _environment),
     "port": _PORT,
     "restart_after_hours": schema.whole("20", low=1, high=720),
     "expects": schema.mapping(
@@ -243,7 +283,7 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
             for name in EXPECTATIONS
         },
     ),
-    "measured": _with_check(
+    "measured": _with_faults(
         schema.mapping("{weights_gib: 21.9, overhead_gib: 3.1, source: boot log, date: '2026-11-29'}"), _measured
     ),
     "evidence": schema.any_of(
@@ -269,6 +309,14 @@ def _seconds(example: str) -> schema.Kind:
     return schema.whole(example, low=1, high=7 * 24 * 3600)
 
 
+def _not_an_address(value: str) -> str | None:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return "is not an IPv4 or IPv6 address of the box"
+    return None
+
+
 # The role's own variables that are worth a look before a box is asked. Secrets are checked, and never shown.
 _SETTINGS: t.Final[c.Mapping[str, schema.Kind]] = {
     "vllm_server_gpu": schema.text("auto", pattern="auto|cdi|none", meaning="one of auto, cdi, none"),
@@ -284,11 +332,23 @@ _SETTINGS: t.Final[c.Mapping[str, schema.Kind]] = {
     "vllm_server_liveness_restarts": schema.whole("3", low=1, high=100),
     "vllm_server_liveness_window": _seconds("21600"),
     "vllm_server_host_reserve_bytes": schema.whole("8589934592", low=0, high=2**50),
-    "vllm_server_listen_address": schema.text(
-        "127.0.0.1", pattern=r"[0-9A-Fa-f.:]+", meaning="an IPv4 or IPv6 address of the box"
+    "vllm_server_listen_address": schema.Kind(
+        name="a string", types=(str,), example="127.0.0.1", check=_not_an_address
     ),
 }
+# Names that these are taken for by a slip of the finger; nothing else reads them.
+_TOP: t.Final = ("model_roles", "model_catalogue")
+_NOT_OURS: t.Final = "model_store_"
 _SECRET_SETTINGS: t.Final = ("vllm_server_hf_token", "vllm_server_api_key")
+
+
+def misspelt(names: c.Iterable[str], settings: c.Collection[str]) -> c.Iterator[Problem]:
+    """Yield the variables of a box that nothing reads, but that look like one that the collection reads."""
+    for name in names:
+        known = settings if name.startswith("vllm_server_") else () if name.startswith(_NOT_OURS) else _TOP
+        like = [] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if like and name.startswith(("vllm_server_", "model_")):
+            yield Problem((name,), "nothing reads this variable", f"did you mean {like[0]}?", name)
 
 
 def settings_problems(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
@@ -380,6 +440,8 @@ def resolve(model_roles: object, catalogue: c.Mapping[str, t.Any]) -> Resolved:
         if not wrong:
             instance = make_instance(entry, catalogue)
             wrong = list(instance_problems(instance, path, entry))
+            # What no digest will cure comes first.
+            wrong.sort(key=lambda one: not one.what.startswith("tensor_parallel_size"))
             instances.append(instance)
         found += wrong
     if not found:
@@ -424,11 +486,19 @@ def make_instance(entry: str | dict[str, t.Any], catalogue: c.Mapping[str, t.Any
         image["reference"] = f"{image['name']}@{image['digest']}"
         # What the role model_store brings onto the box, and with which library.
         hub = {name: value for name, value in instance["env"].items() if name.startswith("HF_")}
-        instance["download"] = {**checkpoint, "image": image["reference"], "env": hub}
+        sources = [checkpoint, *_drafter(instance)]
+        instance["download"] = [{**one, "image": image["reference"], "env": hub} for one in sources]
     repo = checkpoint.get("repo")
     names = instance.get("served_model_name", [instance["name"], *([repo] if repo else [])])
     instance["served_model_name"] = [names] if isinstance(names, str) else list(names)
     return instance
+
+
+def _drafter(instance: c.Mapping[str, t.Any]) -> list[dict[str, str]]:
+    """Return the drafter's repository and commit, where there is one to download."""
+    speculative = instance.get("speculative") or {}
+    repo, revision = _speculation.drafter(speculative), speculative.get("revision")
+    return [{"repo": repo, "revision": str(revision)}] if repo and revision else []
 
 
 def instance_problems(
@@ -451,6 +521,7 @@ def instance_problems(
         what = f"model role {role!r} names the image {image.get('name')} without a digest, and a tag alone can move"
         remedy = f"add to your inventory: model_catalogue: {{{role}: {{image: {{digest: 'sha256:...'}}}}}}"
         yield Problem(path, what, remedy, entry)
+    yield from _disagreements(instance, path)
     if alone and instance["tensor_parallel_size"] > 1:
         size = instance["tensor_parallel_size"]
         what = f"tensor_parallel_size is {size}, but a box has one GPU"
@@ -459,6 +530,24 @@ def instance_problems(
             f"serving_group: {{model_role: {role}, tensor_parallel_size: {size}}} in its group_vars"
         )
         yield Problem(path, what, remedy, entry)
+
+
+def _disagreements(instance: c.Mapping[str, t.Any], path: schema.Path) -> c.Iterator[Problem]:
+    """Yield where the keys of a complete instance do not go together, whatever file each of them comes from."""
+    role, args, kind = instance["model_role"], _vllm_cli.plain_args(instance["args"]), instance["kind"]
+    speculative = instance.get("speculative") or {}
+    for key, why, example in _speculation.lacks(speculative) if speculative else ():
+        remedy = f"add to your inventory: model_catalogue: {{{role}: {{speculative: {{{key}: {example}}}}}}}"
+        yield Problem((*path, "speculative", key), f"model role {role!r} does not say it; {why}", remedy)
+    if (kind == "embedding" and args.get("runner") == "generate") or (
+        kind != "embedding" and args.get("runner") == "pooling"
+    ):
+        what = f"model role {role!r} is of kind {kind}, which an engine with runner {args['runner']} cannot answer as"
+        yield Problem((*path, "args", "runner"), what, "change kind, or remove runner")
+    if str(instance["env"].get("HF_HUB_OFFLINE", "1")) == "1":
+        for flag, place in _flag_policy.remote(args, str(instance.get("checkpoint", {}).get("repo", ""))):
+            what = f"{schema.shown(place)} is neither pinned nor downloaded, and an engine asks nobody while it boots"
+            yield Problem((*path, "args", flag), what, "use the checkpoint's own, or a folder inside the image")
 
 
 def _clashes(instances: c.Sequence[dict[str, t.Any]], entries: c.Sequence[t.Any]) -> c.Iterator[Problem]:

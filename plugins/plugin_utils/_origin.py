@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import functools
 import pathlib
+import re
 import typing as t
 
 try:
@@ -47,6 +49,36 @@ def place_of(value: object, *, start: pathlib.Path | None = None) -> Place | Non
     path = pathlib.Path(str(origin.path))
     base = start or pathlib.Path.cwd()
     return Place(str(path.relative_to(base)) if path.is_relative_to(base) else str(path), int(origin.line_num))
+
+
+def as_written(value: object) -> str:
+    """Return the word in the file that YAML has made a number of; empty where nobody can tell."""
+    origin: t.Any = Origin.get_tag(value) if Origin is not None else None
+    if origin is None or not origin.path or origin.line_num is None or origin.col_num is None:
+        return ""
+    lines = _lines(str(origin.path))
+    line = lines[origin.line_num - 1] if 0 < origin.line_num <= len(lines) else ""
+    match = re.match(r"[^\s,\]}#]+", line[origin.col_num - 1 :])
+    return match[0] if match else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(path: str) -> tuple[str, ...]:
+    try:
+        return tuple(pathlib.Path(path).read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError):
+        return ()
+
+
+def place_of_error(error: BaseException) -> Place | None:
+    """Return where the template or secret stands that ansible-core could not resolve."""
+    one: BaseException | None = error
+    while one is not None:
+        place = place_of(getattr(one, "obj", None))
+        if place is not None:
+            return place
+        one = one.__cause__
+    return None
 
 
 def place_on_the_way(path: c.Iterable[str | int], data: object) -> Place | None:

@@ -18,7 +18,9 @@ import yaml
 
 from ansible_collections.gb10.fleet.plugins.module_utils._model_geometry import GeometryError, ModelGeometry
 from ansible_collections.gb10.fleet.plugins.module_utils._model_layers import LayerCount
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _speculation
 from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_cache import KvRequest
+from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import kind_of
 
 GIB = 1 << 30
 
@@ -123,6 +125,7 @@ class Speculative:
     draft: tuple[LayerCount, ...] | None = None
     weights_bytes: int = 0
     scratch_bytes: int | None = None
+    model: str = ""
 
     @property
     def scratch(self) -> tuple[int, bool]:
@@ -162,6 +165,7 @@ class Speculative:
             draft,
             _gib(fields, "weights_gib", where) or _whole(fields, "weights_bytes", where, default=0),
             None if scratch is None else _gib(fields, "scratch_gib_per_sequence", where),
+            _speculation.drafter(fields),
         )
 
 
@@ -187,6 +191,9 @@ class Instance:
     speculative: Speculative
     kv_bytes: int
     kv_offload_bytes: int
+    extra_bytes: int
+    extra_reason: str
+    context_may_exceed: bool
     utilization: float
     request: KvRequest
     peers: tuple[Box, ...]
@@ -199,6 +206,7 @@ class Instance:
         if not name:
             raise PlanInputError(f"instances[{index}]: name is missing; every instance needs one.")
         where = f"instance {name}"
+        extra = _mapping(fields.get("extra_bytes") or {}, f"{where}: extra_bytes")
         measured = _mapping(fields.get("measured") or {}, f"{where}: measured")
         speculative = Speculative.read(fields.get("speculative"), f"{where}: speculative")
         geometry, geometry_error = _geometry_or_error(fields, where)
@@ -253,6 +261,9 @@ class Instance:
             speculative=speculative,
             kv_bytes=_whole(fields, "kv_cache_memory_bytes", where, default=0),
             kv_offload_bytes=_whole(fields, "kv_offload_bytes", where, default=0),
+            extra_bytes=sum(_whole(extra, key, where) for key in extra),
+            extra_reason=" and ".join(extra),
+            context_may_exceed=bool(fields.get("context_may_exceed", False)),
             utilization=float(utilization or 0),
             request=request,
             peers=tuple(Box.read(peer) for peer in peers),
@@ -280,7 +291,7 @@ def _geometry(data: t.Any, where: str, hf_quant_config: t.Any = None) -> ModelGe
 
 def _mapping(data: t.Any, where: str) -> t.Mapping[str, t.Any]:
     if not isinstance(data, t.Mapping):
-        raise PlanInputError(f"{where}: expected a mapping, found {type(data).__name__}.")
+        raise PlanInputError(f"{where}: expected a mapping, found {kind_of(data)}.")
     return data
 
 

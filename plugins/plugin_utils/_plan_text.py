@@ -65,6 +65,7 @@ def _parts(plan: t.Mapping[str, t.Any]) -> list[tuple[str, str, int]]:
         ("o", "overhead", total("overhead")),
         ("d", "drafter", total("drafter_scratch")),
         ("f", "offloaded cache", total("kv_offload")),
+        ("x", "what flags ask for", total("extra")),
         (".", "free", free - reserve),
         ("R", "reserve", reserve),
     ]

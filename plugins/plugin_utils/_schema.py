@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import datetime
 import difflib
 import re
 import typing as t
+import unicodedata
 
 Path = tuple[str | int, ...]
 _SHOWN_LENGTH: t.Final = 60
+# Control and format characters (U+202E shows a line backwards), line and paragraph separators.
+_UNSEEN: t.Final = frozenset({"Cc", "Cf", "Zl", "Zp"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Kind:
     required: frozenset[str] = frozenset()
     elements: Kind | None = None
     check: c.Callable[[t.Any], str | None] | None = None
+    faults: c.Callable[[t.Any], c.Iterator[tuple[Path, str, str]]] | None = None
+    """Yields every fault inside a value of the right type: the keys that lead to it, the sentence, the remedy."""
     remedy: str = ""
 
 
@@ -120,6 +126,8 @@ def problems(value: object, kind: Kind, path: Path = (), *, partial: bool = Fals
         what = complaint if isinstance(value, dict) else f"{shown(value)} {complaint}"
         yield Problem(path, what, _advice(kind), value)
         return
+    for keys, what, remedy in kind.faults(value) if kind.faults else ():
+        yield Problem((*path, *keys), what, remedy or _advice(kind), _written_key(value, keys))
     if isinstance(value, dict):
         yield from _mapping_problems(value, kind, path, partial)
     elif isinstance(value, list) and kind.elements:
@@ -142,15 +150,26 @@ def _mapping_problems(value: dict[t.Any, t.Any], kind: Kind, path: Path, partial
         yield Problem((*path, key), "is missing", f"add it, for example: {key}: {kind.keys[key].example}", value)
 
 
+def _written_key(value: t.Any, keys: Path) -> object:
+    """Return the last of some keys as it was written, which knows its line where the value (a number) may not."""
+    written: object = value
+    for step in keys:
+        if not isinstance(value, dict):
+            break
+        written = next((key for key in value if key == step), written)
+        value = value.get(step)
+    return written
+
+
 def control_character(value: str) -> bool:
-    """Return whether a text holds what would end a line, or a terminal would obey."""
-    return any(ord(char) < 32 or ord(char) == 127 for char in value)
+    """Return whether a text holds what would end a line, what a terminal would obey, or what turns words around."""
+    return any(unicodedata.category(char) in _UNSEEN for char in value)
 
 
 def nearest(name: str, known: c.Iterable[str]) -> str:
     """Return advice for a name that is not known: the names like it, or all where none is like it."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"the known ones are {', '.join(names)}" if names else "none is known here"
@@ -170,7 +189,7 @@ def kind_of(value: object) -> str:
     ):
         if isinstance(value, python_type):
             return words
-    return type(value).__name__
+    return "a date" if isinstance(value, datetime.date) else "a value of another kind"
 
 
 def shown(value: object) -> str:

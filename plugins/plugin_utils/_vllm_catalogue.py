@@ -140,6 +140,8 @@ class Catalogue:
     parser: ParserTraits
     flags: dict[str, Flag]
     configs: dict[str, t.Any]
+    limits: dict[str, dict[str, float]]
+    config_rules: frozenset[str]
     auto: dict[str, list[str]]
     tool_parsers: frozenset[str] | None
     reasoning_parsers: frozenset[str] | None
@@ -192,6 +194,8 @@ def parse(data: dict[str, t.Any]) -> Catalogue:
         parser=ParserTraits(**data["parser"] | {"rules": tuple(data["parser"]["rules"])}),
         flags={name: Flag.from_entry(name, entry) for name, entry in data["flags"].items()},
         configs=data["configs"],
+        limits=data.get("limits", {}),
+        config_rules=frozenset(data.get("config_rules", ())),
         auto=data["auto"],
         tool_parsers=names("tool_parsers"),
         reasoning_parsers=names("reasoning_parsers"),
@@ -237,4 +241,7 @@ def nearest(name: str, known: t.Iterable[str]) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _nearest(name: str, known: tuple[str, ...]) -> str:
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")
+    # The dashes in front are no likeness: --bogus is not --uds.
+    bare = {one.lstrip("-"): one for one in known}
+    like = difflib.get_close_matches(name.lstrip("-"), list(bare), n=1, cutoff=0.7)
+    return bare[like[0]] if like else ""

@@ -14,6 +14,7 @@ import json
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _speculation
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_catalogue as catalogues
 
 if t.TYPE_CHECKING:
@@ -46,10 +47,14 @@ _SWITCHES: t.Final = frozenset({"bool", "true", "false"})
 
 
 class FlagError(ValueError):
-    """Flags that the release does not have or cannot read; ``findings`` says which, one by one."""
+    """Flags that the release does not have or cannot read; ``findings`` says which, one by one.
 
-    def __init__(self, findings: c.Sequence[Finding]) -> None:
+    ``words`` is the command line without them, so that the rest can be judged at once.
+    """
+
+    def __init__(self, findings: c.Sequence[Finding], words: c.Sequence[str] = ()) -> None:
         self.findings = tuple(findings)
+        self.words = tuple(words)
         super().__init__(" ".join(f"{finding.message} {finding.remedy}".strip() for finding in self.findings))
 
 
@@ -77,19 +82,22 @@ def render_args(instance: c.Mapping[str, t.Any]) -> list[str]:
             seen[flag.name] = key
             try:
                 argv += _words(flag, catalogues.long_name(key), value)
-            except ValueError as error:
+            except (RecursionError, ValueError) as error:
                 findings.append(
                     Finding("FLAG_VALUE_INVALID", "error", f"{flag.name}: {error}", evidence=f"{key}={value!r}")
                 )
-    if findings:
-        raise FlagError(findings)
     repo = instance.get("checkpoint", {}).get("repo")
-    return [str(repo), *argv] if repo else argv
+    words = [str(repo), *argv] if repo else argv
+    if findings:
+        raise FlagError(findings, words)
+    return words
 
 
 def wanted_flags(instance: c.Mapping[str, t.Any]) -> list[tuple[str, t.Any]]:
     """Return the flags that an instance asks for, by name, in the order of the command line."""
     given = {"revision": instance.get("checkpoint", {}).get("revision")} | dict(instance)
+    if isinstance(given.get("speculative"), c.Mapping):
+        given["speculative"] = _speculation.for_vllm(given["speculative"]) or None
     wanted = [(_FLAG_OF_KEY.get(key, key), given[key]) for key in _KEYS if given.get(key) is not None]
     if instance.get("tool_call_parser"):
         wanted.append(("enable_auto_tool_choice", True))
@@ -102,7 +110,9 @@ def missing_flag(name: str, version: str) -> Finding:
     catalogue, _exact = catalogues.catalogue_for(version)
     flag = catalogues.long_name(name)
     like = catalogues.nearest(flag, catalogue.flags)
-    remedy = f"Did you mean {like}?" if like else "Remove it."
+    remedy = (
+        f"Did you mean {like}?" if like else f"Remove it; `vllm serve --help=all` of {version} lists what there is."
+    )
     having = catalogues.releases_with(flag)
     mine = catalogues.version_key(catalogue.version)
     older = [one for one in having if catalogues.version_key(one) < mine]
@@ -128,11 +138,32 @@ def _merge_dotted(args: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
             merged[base] = dict(args[key]) if isinstance(args[key], c.Mapping) else args[key]
             continue
         place = merged.setdefault(base, {})
+        if not isinstance(place, dict):
+            # The flag itself has a value that holds no keys; the parser is asked about that.
+            merged[str(key)] = args[key]
+            continue
         for step in rest[:-1]:
-            place[step] = dict(place.get(step, {}))
+            below = place.get(step)
+            place[step] = dict(below) if isinstance(below, c.Mapping) else {}
             place = place[step]
         place[rest[-1]] = args[key]
     return merged
+
+
+def plain_args(args: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return args as the plan reads them: names with underscores, dotted keys folded, JSON in texts read."""
+    folded = _merge_dotted({str(name).replace("-", "_"): from_json(value) for name, value in args.items()})
+    return {name: from_json(value) for name, value in folded.items()}
+
+
+def from_json(value: t.Any) -> t.Any:
+    """Return the mapping or list that a text holds as JSON, and anything else as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in {"{", "["}:
+        return value
+    try:
+        return json.loads(value)
+    except (RecursionError, ValueError):
+        return value
 
 
 def _words(flag: Flag, written: str, value: t.Any) -> list[str]:

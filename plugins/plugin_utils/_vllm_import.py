@@ -154,6 +154,8 @@ def from_service(service: c.Mapping[str, t.Any], variables: c.Mapping[str, str] 
         return _SHELL_DEFAULT.sub(lambda match: known.get(match[1]) or match[2] or "", str(value))
 
     command = service.get("command") or []
+    if not isinstance(command, list | str):
+        return Imported(findings=(_not_vllm("the service's command, which is no text or list"),))
     words = [fill(word) for word in command] if isinstance(command, list) else _split(fill(command))
     while words and words[0] in {"vllm", "serve"}:
         words.pop(0)

@@ -17,6 +17,7 @@ import re
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _config_rules
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_catalogue as catalogues
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_cli as cli
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_parser as reader
@@ -57,6 +58,7 @@ def lint_args(version: str, words: c.Sequence[str], env: c.Mapping[str, str] | N
     parsed = reader.parse(catalogue, words, env)
     findings = [] if exact else [_not_exact(version, catalogue)]
     findings += [_fault_finding(fault, version, catalogue) for fault in parsed.faults]
+    findings += _config_rules.refused(parsed, version, catalogue)
     findings += _spelling_findings(parsed, catalogue)
     findings += _name_findings(parsed, version, catalogue)
     findings += _env_findings(env, version, catalogue, is_strict=bool(parsed.value("--fail-on-environ-validation")))
@@ -69,7 +71,7 @@ def lint_instance(instance: c.Mapping[str, t.Any]) -> Lint:
     try:
         words = cli.render_args(instance)
     except cli.FlagError as error:
-        rest = lint_args(str(instance["vllm"]), [], env)
+        rest = lint_args(str(instance["vllm"]), error.words, env)
         has_answer = rest.parses is not None
         findings = (*error.findings, *(one for one in rest.findings if has_answer))
         return Lint(False if has_answer else None, findings, rest.release, rest.exact)

@@ -129,7 +129,7 @@ def parse(catalogue: Catalogue, words: c.Sequence[str], env: c.Mapping[str, str]
         rest = [_PLACEHOLDER, *rest]
     try:
         rest = rewrite(rest, catalogue)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         return Parsed((), (*faults, Fault("usage", "", str(error))), None, ())
     parser = _parser(catalogue.version)
     namespace = argparse.Namespace(uses=[], model_tag=None)
@@ -178,6 +178,9 @@ def _converted(use: tuple[Flag, str, t.Any], catalogue: Catalogue, faults: list[
             _check_lora(read)
     except ValueError as error:
         faults.append(Fault("value", flag.name, str(error)))
+        return Use(flag, spelling, raw)
+    except RecursionError:
+        faults.append(Fault("value", flag.name, "it is nested too deeply"))
         return Use(flag, spelling, raw)
     return Use(flag, spelling, read, raw)
 
@@ -282,7 +285,7 @@ def _fold_dotted(words: list[str], catalogue: Catalogue) -> list[str]:
 def _dotted_value(text: str, catalogue: Catalogue) -> t.Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         if catalogue.parser.dotted_suffixes:
             try:
                 return values.size(text)

@@ -178,8 +178,36 @@ FAULTS: dict[str, Fault] = {
         "writer.args",
         "'max-model-len', which has a key of its own: max_model_len",
     ),
+    "a flag of the catalogue that this vLLM does not have": Fault(
+        ("model_catalogue.writer.args.no_such_flag: writer: vLLM 0.32.0 has no flag --no-such-flag", "FLAG_UNKNOWN"),
+        group=CATALOGUE + "    args:\n      no_such_flag: 1\n",
+        where="group_vars/sparks.yml:13: ",
+    ),
+    "a number that YAML reads otherwise": in_group(
+        "max_model_len: 4096", "max_model_len: 020000", "writer.max_model_len", "YAML reads 020000 as 8192"
+    ),
+    "a time for a number": Fault(
+        ("model_roles[0].max_num_seqs", "YAML reads 2:30 as 150"),
+        box="model_roles:\n  - {role: writer, max_num_seqs: 2:30}\n",
+    ),
+    "a setting that nothing reads": Fault(
+        ("vllm_server_boot_timout: nothing reads this variable", "did you mean vllm_server_boot_timeout?"),
+        box=BOX + "vllm_server_boot_timout: 60\n",
+    ),
+    "an address that is none": Fault(
+        ("vllm_server_listen_address", "'999.1.1.1' is not an IPv4 or IPv6 address"),
+        box=BOX + "vllm_server_listen_address: 999.1.1.1\n",
+    ),
+    "a drafter that nobody named": Fault(
+        ("model_roles[0].speculative.model", "dflash drafts with a model of its own", "{model: owner/drafter}"),
+        box="model_roles:\n  - {role: writer, speculative: {method: dflash, num_speculative_tokens: 8}}\n",
+    ),
     "a flag that this vLLM does not have": Fault(
-        ("writer: vLLM 0.32.0 has no flag --swap-space any more", "Remove it", "FLAG_REMOVED"),
+        (
+            "model_roles[0].args.swap_space: writer: vLLM 0.32.0 has no flag --swap-space any more",
+            "Remove it",
+            "FLAG_REMOVED",
+        ),
         box="model_roles:\n  - {role: writer, args: {swap_space: 4}}\n",
     ),
     "no model roles at all": Fault(
@@ -254,9 +282,9 @@ FAULTS: dict[str, Fault] = {
         "remove the line",
     ),
     "a template that cannot be resolved": Fault(
-        ("model_roles", "a template in it cannot be resolved", "no_such_variable"),
+        ("model_roles", "a template or secret in it cannot be resolved", "no_such_variable"),
         box='model_roles: ["{{ no_such_variable }}"]\n',
-        where="spark-1",
+        where="host_vars/spark-1.yml:1: ",
     ),
     "twins in one subnet": Fault(
         ("fabric.subnets[1]: 192.0.3.0/24 overlaps with fabric.subnets[0]", "shared_subnet: true"),
@@ -318,6 +346,19 @@ def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
         if event["event"] in {"runner_on_failed", "runner_on_unreachable"}
     ]
     return Outcome(t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists())
+
+
+def test_a_key_that_is_written_twice_stops_the_run(tmp_path: pathlib.Path) -> None:
+    outcome = run_site(tmp_path, BOX + "model_roles: []\n", CATALOGUE)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+
+
+def test_every_fault_is_said_at_once(tmp_path: pathlib.Path) -> None:
+    box = "model_roles:\n  - role: writer\n    tool_call_parser: bogus\n    reasoning_parser: bogus\n"
+    outcome = run_site(tmp_path, box + "    args:\n      swap_space: 4\n      seed: x\n", CATALOGUE)
+    places = [line.partition(": ")[0].rpartition("/")[2] for line in outcome.message.splitlines()]
+    assert sorted(places) == [f"spark-1.yml:{line}" for line in (3, 4, 6, 7)]
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)

@@ -162,7 +162,7 @@ def test_lint_args_answers_in_json() -> None:
     ]
     done = run(str(TOOLS / "lint_args"), *words)
     answer = json.loads(done.stdout)
-    assert answer["parses"] is False
+    assert (answer["parses"], done.returncode) == (False, 1)
     assert [finding["id"] for finding in answer["findings"]] == ["FLAG_REMOVED", "FLAG_VALUE_INVALID", "ENV_REMOVED"]
 
 
@@ -188,3 +188,30 @@ def test_judge_config_reads_a_service(tmp_path: pathlib.Path) -> None:
     )
     assert missing.returncode != 0
     assert "has no service x; it has one" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--vllm", "0.33.0", "--", "--seed", "1"], 0),
+        (["--vllm", "0.33.0", "--", "--gpu-memory-utilization", "7"], 0),
+        (["--vllm", "0.33.0", "--", "--no-such-flag"], 1),
+        (["--vllm", "0.1.0", "--", "--seed", "1"], 2),
+        (["--vllm", "0.33.0", "--", "--kv-transfer-config", '{"a":' * 3000 + "1" + "}" * 3000], 1),
+    ],
+)
+def test_the_status_says_whether_the_parser_takes_it(words: list[str], status: int) -> None:
+    done = run(str(TOOLS / "lint_args"), *words)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert json.loads(done.stdout)["parses"] is {0: True, 1: False, 2: None}[status]
+
+
+@pytest.mark.parametrize("text", ["", "services: {x: {image: 'a/b@sha256:1', command: 5}}\n"])
+def test_judge_config_does_not_judge_what_starts_no_server(tmp_path: pathlib.Path, text: str) -> None:
+    path = tmp_path / ("compose.yml" if text else "serve.sh")
+    path.write_text(text, encoding="utf-8")
+    service = ["--service", "x"] if text else []
+    done = run(str(TOOLS / "judge_config"), "--vllm", "0.32.0", "--today", "2026-11-29", *service, str(path))
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["parses"]) == (2, None)
+    assert "RUNTIME_NOT_VLLM" in {finding["id"] for finding in answer["findings"]}

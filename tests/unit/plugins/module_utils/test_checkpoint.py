@@ -752,3 +752,14 @@ def test_cache_dtype_that_stands_beside_config_json(tmp_path: Path) -> None:
     beside = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
     report = inspect(tmp_path, {"config.json": config, "hf_quant_config.json": beside})
     assert report["geometry"]["kv_cache_dtype"] == "fp8"
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"{}", b"\xff\xfe\x00", b'{"a":' * 50_000], ids=["empty", "list", "object", "binary", "deep"]
+)
+def test_a_config_that_is_there_is_not_called_missing(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(raw)
+    report = inspect_checkpoint(str(tmp_path)).as_dict()
+    found = [finding for finding in report["findings"] if finding["severity"] == "error"]
+    assert [finding["id"] for finding in found] == ["CHECKPOINT_CONFIG_UNREADABLE"]
+    assert "config.json" in found[0]["message"]

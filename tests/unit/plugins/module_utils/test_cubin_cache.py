@@ -18,7 +18,18 @@ from ansible_collections.gb10.fleet.plugins.module_utils._cubin_cache import Cac
 from tests.unit.plugins.module_utils.test_cubin_image import REQUEST, FakeEngine, answer_of
 
 IMAGE = "sha256:" + "d" * 64
-FOUND = {"complete": True, "families": {"demo": "native"}}
+FOUND = {
+    "complete": True,
+    "families": {"demo": "native"},
+    "kernels": {},
+    "files": [],
+    "packages": {},
+    "findings": [],
+}
+
+
+HOLLOW = json.dumps({"image_id": IMAGE, "found": {}})
+DEEP = "[" * 100_000
 
 
 def scan(engine: FakeEngine, cache: Cache, *, keep: bool = True) -> dict[str, t.Any]:
@@ -62,7 +73,9 @@ def test_what_could_not_be_read_to_the_end_is_not_kept(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"image_id": "sha256:other", "found": {}}', '{"found": 1}'])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"image_id": "sha256:other", "found": {}}', '{"found": 1}', HOLLOW, DEEP]
+)
 def test_a_damaged_file_is_no_answer(tmp_path: Path, damage: str) -> None:
     cache = Cache(str(tmp_path), REQUEST, b"")
     cache.write(IMAGE, FOUND)
@@ -83,3 +96,18 @@ def test_old_images_are_forgotten(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 16
     assert cache.read(f"sha256:{0:064x}") is None
     assert cache.read(f"sha256:{19:064x}") == FOUND
+
+
+def test_what_others_keep_in_the_folder_stays_there(tmp_path: Path) -> None:
+    foreign = [tmp_path / "daemon.json", tmp_path / "a.b.json", tmp_path / f"sha256-1.{'a' * 16}.json"]
+    (tmp_path / f"sha256-2.{'b' * 16}.json").mkdir()
+    for path in foreign[:2]:
+        path.write_text("{}", encoding="utf-8")
+        os.utime(path, (0, 0))
+    foreign[2].symlink_to(foreign[0])
+    cache = Cache(str(tmp_path), REQUEST, b"")
+    for number in range(100, 120):
+        cache.write(f"sha256:{number:064x}", FOUND)
+    assert all(path.exists() for path in foreign)
+    assert (tmp_path / f"sha256-2.{'b' * 16}.json").is_dir()
+    assert len(list(tmp_path.iterdir())) == 16 + len(foreign) + 1

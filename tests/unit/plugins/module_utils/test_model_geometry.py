@@ -411,3 +411,38 @@ def test_what_is_not_known_is_refused(config: t.Any, says: str) -> None:
 def test_plain_data_that_is_no_geometry_is_refused(data: dict[str, t.Any], says: str) -> None:
     with pytest.raises(GeometryError, match=says):
         ModelGeometry.from_dict(data)
+
+
+DENSE: dict[str, t.Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "num_hidden_layers": 36,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        ({}, 40960),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 163840),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2}}, 81920),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 40960),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}, 131072),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}}, 81920),
+        ({"rope_scaling": {"type": "linear", "factor": "x"}}, 40960),
+    ],
+)
+def test_the_longest_context_has_its_rope_scaling_in_it(rope: dict[str, t.Any], longest: int) -> None:
+    config = {**DENSE, **rope}
+    assert ModelGeometry.from_config(config).max_model_len == longest
+
+
+def test_more_layers_than_any_model_has_are_refused() -> None:
+    with pytest.raises(GeometryError, match="num_hidden_layers is 1000000000; no model has more than"):
+        ModelGeometry.from_config({**DENSE, "num_hidden_layers": 1_000_000_000})

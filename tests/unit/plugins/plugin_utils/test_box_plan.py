@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan
 from ansible_collections.gb10.fleet.plugins.plugin_utils._box_plan import box_plan
 from tests.unit.plugins.plugin_utils.test_image_kernels import NATIVE, image, instance
 
@@ -92,6 +93,9 @@ def test_facts_that_only_the_checkpoint_decides_are_judged_on_a_day() -> None:
         ({"kv_transfer_config": {"kv_connector_extra_config": {"cpu_bytes_to_use": 3 * GIB}}}, 3),
         ({"kv_transfer_config": {"kv_connector_extra_config": "odd"}}, 0),
         ({"kv_transfer_config": "odd"}, 0),
+        ({"kv_transfer_config": '{"kv_connector_extra_config": {"cpu_bytes_to_use": 3221225472}}'}, 3),
+        ({"kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use": 3 * GIB}, 3),
+        ({"kv_transfer_config": '{"a":' * 3000}, 0),
     ],
 )
 def test_what_is_offloaded_stays_in_the_pool(args: dict[str, t.Any], gib: int) -> None:
@@ -104,3 +108,38 @@ def test_what_is_offloaded_stays_in_the_pool(args: dict[str, t.Any], gib: int) -
 def test_offloading_more_than_the_box_has_is_refused() -> None:
     made = plan(instance(args={"kv_offloading_size": 100}))
     assert (made["verdict"], errors(made)) == ("refused", ["INSTANCE_DOES_NOT_FIT"])
+
+
+@pytest.mark.parametrize(
+    ("args", "is_cached"),
+    [
+        ({}, True),
+        ({"enable_prefix_caching": False}, False),
+        ({"no_enable_prefix_caching": True}, False),
+        ({"disable-prefix-caching": True}, False),
+        ({"disable_prefix_caching": False}, True),
+    ],
+)
+def test_prefix_caching_under_every_name(args: dict[str, t.Any], is_cached: bool) -> None:
+    assert _box_plan._entry(instance(args=args), {})["prefix_caching"] is is_cached
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "severity"),
+    [
+        ({}, {}, "error"),
+        ({}, {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}, "warning"),
+        ({"hf_overrides": {"rope_parameters": {"rope_type": "yarn", "factor": 4}}}, {}, "warning"),
+    ],
+)
+def test_a_context_above_the_checkpoint(args: dict[str, t.Any], env: dict[str, str], severity: str) -> None:
+    made = plan(instance(args=args, env=env, max_model_len=81920, max_num_seqs=1))
+    found = {one["id"]: one["severity"] for one in made["findings"]}
+    assert found["CONTEXT_ABOVE_CHECKPOINT"] == severity
+
+
+def test_an_index_says_how_large_weights_are_that_are_not_here_yet() -> None:
+    made = plan(instance(), weights_bytes_total=None, weights_bytes_declared=7 * GIB)
+    assert made["instances"]["writer"]["numbers"]["weights"]["value"] == 7 * GIB
+    unknown = plan(instance(), weights_bytes_total=None, weights_bytes_declared=None)
+    assert errors(unknown) == ["WEIGHTS_UNKNOWN"]

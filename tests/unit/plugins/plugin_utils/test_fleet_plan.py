@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import typing as t
 
 import pytest
@@ -157,3 +158,28 @@ def test_damaged_file_is_said(text: str, tmp_path: pathlib.Path) -> None:
 def test_unusable_knowledge(known: Known, says: str) -> None:
     with pytest.raises(PlanInputError, match=says):
         plan_box("spark-1", [WRITER], known, CheckpointFolder(None))
+
+
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [
+        ({"holders": "x"}, "box_memory.holders is a list of mappings with name and bytes"),
+        ({"holders": [3]}, "box_memory.holders is a list of mappings"),
+        ({"holders": [{"name": "x"}]}, "box_memory.holders is a list of mappings"),
+        ({"platform": "x"}, "box_memory.platform is x; expected one of gb10, cpu"),
+    ],
+)
+def test_memory_that_nobody_can_read(memory: dict[str, t.Any], says: str, folder: CheckpointFolder) -> None:
+    with pytest.raises(PlanInputError, match=re.escape(says)):
+        plan_box("spark-1", [WRITER], Known({**MEMORY, **memory}, {}), folder)
+
+
+def test_holders_need_no_more_than_their_bytes(folder: CheckpointFolder) -> None:
+    held = {**MEMORY, "holders": [{"bytes": GIB}]}
+    assert plan_box("spark-1", [WRITER], Known(held, {}), folder)["verdict"] == "fits"
+
+
+def test_facts_however_deep_are_no_crash(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "spark-1.json").write_text('{"a":' * 100_000, encoding="utf-8")
+    with pytest.raises(PlanInputError, match="cannot be read"):
+        Known.of("spark-1", {}, tmp_path)

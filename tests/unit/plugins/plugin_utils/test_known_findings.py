@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import typing as t
 
+import pytest
+
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _known_findings
 
 TODAY = "2026-11-29"
@@ -43,8 +45,89 @@ def test_a_dated_fact_is_found_and_says_when_it_was_verified() -> None:
 
 
 def test_an_error_that_the_model_role_knows_of_is_a_warning() -> None:
-    limits = {"known_limits": ["FLAG_REMOVED"]}
-    assert severities(args={"swap_space": 4}, evidence=limits)["FLAG_REMOVED"] == "warning"
+    error = {"vllm": "0.22.0", "speculative": {"method": "ngram", "num_speculative_tokens": 3}}
+    grave = [one for one in _known_findings.known_findings({**HYBRID, **error}, TODAY) if one.severity == "error"]
+    assert [one.claim for one in grave] == [one.id for one in grave] != []
+    limits = {"known_limits": [one.id for one in grave]}
+    assert {severities(**error, evidence=limits)[one.id] for one in grave} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("finding", "changes"),
+    [
+        ("FLAG_REMOVED", {"args": {"swap_space": 4}}),
+        ("PARSER_UNKNOWN", {"tool_call_parser": "bogus"}),
+        ("CONFIG_REFUSED", {"args": {"max_num_batched_tokens": 2}}),
+    ],
+)
+def test_what_the_command_line_is_refused_for_is_nothing_to_live_with(finding: str, changes: dict[str, t.Any]) -> None:
+    assert severities(**changes, evidence={"known_limits": [finding]})[finding] == "error"
+
+
+def test_a_wrong_flag_does_not_make_the_others_look_absent() -> None:
+    assert "NO_MAX_MODEL_LEN" not in severities(args={"swap_space": 4, "enforce_eager": "x"})
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    changes = {
+        "args": {"swap_space": 4, "no_such": 1, "seed": "x", "attention_backend": "flash", "max_num_batched_tokens": 2},
+        "tool_call_parser": "bogus",
+        "reasoning_parser": "bogus",
+        "speculative": {"method": "bogus", "num_speculative_tokens": 1, "no_such": 1},
+    }
+    found = [one for one in _known_findings.known_findings({**HYBRID, **changes}, TODAY) if one.severity == "error"]
+    assert sorted(one.id for one in found) == [
+        "ATTENTION_BACKEND_UNKNOWN",
+        "CONFIG_REFUSED",
+        "CONFIG_REFUSED",
+        "CONFIG_REFUSED",
+        "FLAG_REMOVED",
+        "FLAG_UNKNOWN",
+        "FLAG_VALUE_INVALID",
+        "PARSER_UNKNOWN",
+        "PARSER_UNKNOWN",
+    ]
+
+
+def test_an_error_is_not_swallowed_by_a_word_of_the_same_id() -> None:
+    changes = {"tool_call_parser": "bogus", "reasoning_parser": "mine", "args": {"reasoning_parser_plugin": "mine.py"}}
+    assert severities(**changes)["PARSER_UNKNOWN"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("args", "measured", "is_said"),
+    [
+        ({"enable_lora": True, "max_loras": 64}, {}, True),
+        ({"enable-lora": True}, {"overhead_gib": 12.5}, False),
+        ({"enable_lora": False}, {}, False),
+        ({"quantization": "fp8"}, {}, True),
+        ({"worker_cls": "auto"}, {}, False),
+    ],
+)
+def test_memory_that_nobody_can_compute_is_said(
+    args: dict[str, t.Any], measured: dict[str, t.Any], is_said: bool
+) -> None:
+    assert (severities(args=args, measured=measured).get("MEMORY_NOT_PLANNED") == "warning") is is_said
+
+
+@pytest.mark.parametrize(
+    ("changes", "finding", "keys"),
+    [
+        ({"args": {"swap-space": 4}}, "FLAG_REMOVED", ("args", "swap-space")),
+        ({"args": {"seed": "x"}}, "FLAG_VALUE_INVALID", ("args", "seed")),
+        ({"args": {"enforce_eager": "yes"}}, "FLAG_VALUE_INVALID", ("args", "enforce_eager")),
+        ({"tool_call_parser": "bogus"}, "PARSER_UNKNOWN", ("tool_call_parser",)),
+        ({"speculative": {"method": "bogus", "num_speculative_tokens": 1}}, "CONFIG_REFUSED", ("speculative",)),
+        ({"env": {"VLLM_NO_SUCH": "1"}}, "ENV_UNKNOWN", ("env", "VLLM_NO_SUCH")),
+        ({}, "FULL_GRAPHS_GATED_DELTANET_MTP", ()),
+    ],
+)
+def test_a_finding_leads_to_the_keys_that_it_is_about(
+    changes: dict[str, t.Any], finding: str, keys: tuple[str, ...]
+) -> None:
+    instance = {**HYBRID, **changes}
+    one = next(one for one in _known_findings.known_findings(instance, TODAY) if one.id == finding)
+    assert _known_findings.written_as(one, instance) == keys
 
 
 def test_an_ageing_drafter_is_no_news_where_the_box_restarts_it() -> None:

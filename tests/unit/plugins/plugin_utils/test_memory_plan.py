@@ -194,7 +194,7 @@ def test_cap_needs_an_override_that_says_so() -> None:
     assert not plan["instances"][0]["fits"]
     override = {"fraction": 0.86, "reason": "the box serves nothing else"}
     allowed = plan_memory(BOX, [wanted], cap_override=override, host_reserve_bytes=4 * GIB)
-    assert ids(allowed) == ["CAP_OVERRIDDEN"]
+    assert ids(allowed) == ["CAP_OVERRIDDEN", "HOST_RESERVE_SMALL"]
     assert allowed["findings"][0]["evidence"] == "override: the box serves nothing else"
     assert allowed["instances"][0]["gpu_memory_utilization"] == 0.85
 
@@ -362,9 +362,51 @@ def test_version_that_stands_in_is_said() -> None:
     assert ids(plan_memory(BOX, [instance(vllm="0.11.0")]), "error") == ["KV_GEOMETRY_UNKNOWN"]
 
 
+def test_a_small_reserve_is_planned_with_a_warning() -> None:
+    assert ids(plan_memory(BOX, [instance()], host_reserve_bytes=0), "warning") == ["HOST_RESERVE_SMALL"]
+    assert ids(plan_memory(BOX, [instance()], host_reserve_bytes=8 * GIB), "warning") == []
+
+
+def test_a_refusal_names_the_setting_that_counts() -> None:
+    # Eight full contexts do not fit; max_num_seqs alone would change nothing.
+    (finding,) = [
+        one
+        for one in plan_memory(BOX, [instance(max_num_seqs=64, kv_sequences=400)])["findings"]
+        if one["id"] == "INSTANCE_DOES_NOT_FIT"
+    ]
+    assert "kv_sequences" in finding["remedy"]
+    assert "max_num_seqs" not in finding["remedy"]
+
+
+def test_who_was_planned_before_is_named_where_nothing_fits() -> None:
+    big = instance(name="big", measured={"weights_gib": 60})
+    plan = plan_memory(BOX, [big, instance(name="second", measured={"weights_gib": 60})])
+    (finding,) = [one for one in plan["findings"] if one["id"] == "INSTANCE_DOES_NOT_FIT"]
+    assert "No setting fits beside big; lower their kv_sequences or max_num_seqs first" in finding["remedy"]
+
+
+def test_what_flags_ask_for_is_counted() -> None:
+    without = plan_memory(BOX, [instance()])["instances"][0]["numbers"]
+    numbers = plan_memory(BOX, [instance(extra_bytes={"mm_processor_cache_gb": 8 * GIB})])["instances"][0]["numbers"]
+    assert numbers["extra"]["value"] == 8 * GIB
+    assert "mm_processor_cache_gb" in numbers["extra"]["reason"]
+    assert numbers["total"]["value"] - without["total"]["value"] == 8 * GIB
+
+
+def test_a_drafter_whose_weights_nobody_knows_is_said() -> None:
+    drafter = {"method": "eagle3", "num_speculative_tokens": 3, "model": "owner/drafter"}
+    files = {"measured": {}, "weights_bytes": 20 * GIB}
+    assert "DRAFTER_WEIGHTS_UNKNOWN" in ids(plan_memory(BOX, [instance(speculative=drafter, **files)]), "warning")
+    known = {**drafter, "weights_gib": 2}
+    assert "DRAFTER_WEIGHTS_UNKNOWN" not in ids(plan_memory(BOX, [instance(speculative=known, **files)]))
+    assert "DRAFTER_WEIGHTS_UNKNOWN" not in ids(plan_memory(BOX, [instance(speculative=drafter)]))
+
+
 def test_context_beyond_the_checkpoint_is_said() -> None:
     plan = plan_memory(BOX, [instance(max_model_len=524288, max_num_seqs=1)])
-    assert ids(plan) == ["CONTEXT_ABOVE_CHECKPOINT"]
+    assert ids(plan, "error") == ["CONTEXT_ABOVE_CHECKPOINT"]
+    allowed = plan_memory(BOX, [instance(max_model_len=524288, max_num_seqs=1, context_may_exceed=True)])
+    assert ids(allowed, "warning") == ["CONTEXT_ABOVE_CHECKPOINT"]
 
 
 def test_geometry_serves_as_well_as_config() -> None:
@@ -421,7 +463,7 @@ def test_input_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("box", "instances", "options", "says"),
     [
-        ([], [], {}, "box_memory: expected a mapping, found list"),
+        ([], [], {}, "box_memory: expected a mapping, found a list"),
         ({"total_bytes": 1}, [], {}, "box_memory: available_bytes is missing"),
         ({"total_bytes": 1, "available_bytes": 2}, [], {}, "0 <= available <= total"),
         ({"total_bytes": "121 GiB", "available_bytes": 0}, [], {}, "total_bytes is '121 GiB'"),

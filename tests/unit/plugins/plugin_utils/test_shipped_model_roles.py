@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 import json
 import pathlib
+import re
 import typing as t
 
 import pytest
+import yaml
 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims, _model_roles
 from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
@@ -45,7 +47,7 @@ def from_the_user(role: dict[str, t.Any]) -> dict[str, t.Any]:
         "image": {"name": image.get("name", "owner/vllm"), "digest": "sha256:" + "0" * 64},
     }
     if role.get("speculative", {}).get("method") == "dflash":
-        said["speculative"] = {"model": "owner/drafter"}
+        said["speculative"] = {"model": "owner/drafter", "revision": "e" * 40}
     return said
 
 
@@ -76,6 +78,23 @@ def test_no_digest_and_no_revision_is_invented(name: str) -> None:
     missing = " ".join(problem.what for problem in _model_roles.resolve(entry, SHIPPED).problems)
     assert "revision" in missing or "does not say checkpoint" in missing
     assert "digest" in missing or "does not say image" in missing
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, role in SHIPPED.items() if role.get("speculative", {}).get("method") == "dflash"]
+)
+def test_its_drafter_is_asked_for_and_brought_along(name: str) -> None:
+    role = copy.deepcopy(SHIPPED[name])
+    said = from_the_user(role)
+    without = {name: _model_roles.merged(role, {key: said[key] for key in ("checkpoint", "image")})}
+    (problem,) = _model_roles.resolve([name], without).problems
+    assert problem.path == ("model_roles", 0, "speculative", "model")
+    assert f"model_catalogue: {{{name}: {{speculative: {{model: owner/drafter}}}}}}" in problem.remedy
+    unpinned = {name: _model_roles.merged(without[name], {"speculative": {"model": "owner/drafter"}})}
+    (problem,) = _model_roles.resolve([name], unpinned).problems
+    assert problem.path == ("model_roles", 0, "speculative", "revision")
+    brought = [(one["repo"], one["revision"]) for one in instance(name)["download"]]
+    assert brought == [(said["checkpoint"]["repo"], "f" * 40), ("owner/drafter", "e" * 40)]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -156,3 +175,25 @@ def test_it_plans_on_a_box(name: str) -> None:
     plan = plan_memory(box, [one])
     assert [finding for finding in plan["findings"] if finding["severity"] == "error"] == []
     assert plan["verdict"] == "fits"
+
+
+def test_the_two_models_of_the_readme_fit_a_box() -> None:
+    checkout = pathlib.Path(__file__).parents[4]
+    text = (checkout / "README.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(model_roles:.*?)```", text, re.DOTALL)]
+    (entries,) = [block["model_roles"] for block in blocks if len(block["model_roles"]) > 1]
+    shown = checkout / "inventories" / "example" / "group_vars" / "sparks" / "model_catalogue.yml"
+    user = yaml.safe_load(shown.read_text(encoding="utf-8"))["model_catalogue"]
+    catalogue = _model_roles.merged_catalogue(SHIPPED, user)
+    catalogue = {name: _model_roles.merged(role, from_the_user(role)) for name, role in catalogue.items()}
+    resolved = _model_roles.resolve(entries, catalogue)
+    assert [problem.what for problem in resolved.problems] == []
+    models = {"coordinator": ("qwen3.6-35b-a3b", 22), "qwen3-coder-next-int4": ("qwen3-coder-next", 41)}
+    planned = []
+    for one in resolved.instances:
+        config, gigabytes = models[one["model_role"]]
+        entry = {"config": CONFIGS[config], "weights_bytes": gigabytes * 10**9, **one["args"]}
+        planned.append({key: value for key, value in one.items() if key != "args"} | entry)
+    box = {"name": "spark-1", "total_bytes": 130595926016, "available_bytes": 117440512000}
+    plan = plan_memory(box, planned)
+    assert [finding["message"] for finding in plan["findings"] if finding["severity"] == "error"] == []

@@ -12,7 +12,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _vllm_cli
-from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import FlagError, render_args
+from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import FlagError, plain_args, render_args
 
 
 def instance(**more: t.Any) -> dict[str, t.Any]:
@@ -138,3 +138,31 @@ def test_json_stays_one_word() -> None:
         "x": {"y": [1]},
     }
     assert " " not in _vllm_cli.compact_json({"a": [1, 2], "b": {"c": None}})
+
+
+def test_what_only_the_plan_reads_is_not_given_to_vllm() -> None:
+    planned = {
+        "scratch_gib_per_sequence": 4,
+        "weights_gib": 1.5,
+        "weights_bytes": 1,
+        "draft_layers": [],
+        "draft_config": {},
+    }
+    speculative = {"method": "mtp", "num_speculative_tokens": 2}
+    words = render_args({"vllm": "0.32.0", "speculative": speculative | planned})
+    assert words == ["--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']
+    assert render_args({"vllm": "0.32.0", "speculative": planned}) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "plain"),
+    [
+        ({"a-b": 1, "c.d": 2, "c.e": 3}, {"a_b": 1, "c": {"d": 2, "e": 3}}),
+        ({"a": '{"b": {"c": 1}}', "a.d": 2}, {"a": {"b": {"c": 1}, "d": 2}}),
+        ({"a": "{no json", "b": "[1]"}, {"a": "{no json", "b": [1]}),
+        ({"a": "[" * 100_000}, {"a": "[" * 100_000}),
+        ({"a": 1, "a.b": 2}, {"a": 1, "a.b": 2}),
+    ],
+)
+def test_args_as_the_plan_reads_them(args: dict[str, t.Any], plain: dict[str, t.Any]) -> None:
+    assert plain_args(args) == plain

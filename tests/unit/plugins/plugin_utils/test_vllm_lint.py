@@ -128,6 +128,80 @@ def test_what_a_finding_says(version: str, words: list[str], finding: str, says:
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--gpu-memory-utilization", "7"], "7.0 is not at most 1"),
+        (["--gpu-memory-utilization", "0"], "0.0 is not above 0"),
+        (["--port", "99999999"], "99999999 is not at most 65535"),
+        (["--tensor-parallel-size", "0"], "0 is not at least 1"),
+        (["--max-model-len", "-5"], "-5 is not at least -1"),
+        (["--max-num-batched-tokens", "4", "--max-num-seqs", "8"], "does not hold one token of each of 8 sequences"),
+        (
+            ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8", "--max-model-len", "16"],
+            "without chunked prefill, a batch of 8 tokens does not hold a context of 16",
+        ),
+        (["--long-prefill-token-threshold", "32", "--max-model-len", "16"], "32 is more than --max-model-len 16"),
+        (["-sc", '{"method": "bogus", "num_speculative_tokens": 1}'], 'method is "bogus", not one of'),
+        (["-sc", '{"method": "dflsh", "num_speculative_tokens": 1}'], "Did you mean dflash?"),
+        (["-sc", '{"method": ["mtp"], "num_speculative_tokens": 1}'], "method is"),
+        (
+            ["-sc", '{"method": "mtp", "num_speculative_tokens": 0}'],
+            "num_speculative_tokens is 0, and has to be above 0",
+        ),
+        (["-sc", '{"method": "mtp"}'], "it does not say num_speculative_tokens"),
+        (["-sc", '{"method": "mtp", "num_speculative_tokens": 1, "weights_gib": 2}'], "it has no key 'weights_gib'"),
+        (["-sc", '{"method": "mtp", "num_speculative_token": 1}'], "Did you mean num_speculative_tokens?"),
+        (["-sc", '{"method": "dflash", "num_speculative_tokens": 1}'], "it does not say model"),
+        (["-sc", "[1]"], "[1] is not a mapping"),
+        (["-sc", "{}"], "it does not say method"),
+        (["-sc.method", "mtp", "--spec-method", "mtp", "--spec-tokens", "1"], "--speculative-config says method, too"),
+        (["--spec-method", "eagle", "--spec-tokens", "2"], "it does not say model"),
+    ],
+)
+def test_what_the_parser_takes_and_the_server_does_not(words: list[str], says: str) -> None:
+    answer = lint_args("0.32.0", words)
+    assert answer.parses is True
+    (finding,) = answer.findings
+    assert (finding.id, finding.severity) == ("CONFIG_REFUSED", "error")
+    assert says in f"{finding.message} {finding.remedy}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-sc", '{"method": "mtp", "num-speculative-tokens": 1}'],
+        ["-sc", '{"model": "ngram", "num_speculative_tokens": 1}'],
+        ["-sc", '{"model": "owner/eagle", "num_speculative_tokens": 1, "revision": "main"}'],
+        ["--spec-method", "ngram", "--spec-tokens", "2"],
+        ["-sc", '{"method": "suffix"}'],
+        ["--max-num-batched-tokens", "8", "--max-model-len", "16"],
+        ["--max-num-batched-tokens", "4"],
+        ["--max-model-len", "-1"],
+    ],
+)
+def test_what_the_server_takes(words: list[str]) -> None:
+    assert ids("0.32.0", *words) == []
+
+
+def test_a_release_that_does_not_know_a_method_says_so() -> None:
+    spec = '{"method": "dspark", "num_speculative_tokens": 4}'
+    assert ids("0.33.0", "-sc", spec) == []
+    assert ids("0.24.0", "-sc", spec) == ["CONFIG_REFUSED"]
+
+
+@pytest.mark.parametrize("depth", [50, 100_000])
+def test_json_however_deep_is_no_crash(depth: int) -> None:
+    text = '{"a":' * depth + "1" + "}" * depth
+    assert lint_args("0.32.0", ["--hf-overrides", text, "--kv-transfer-config", text]).parses is False
+
+
+@pytest.mark.parametrize("word", ["--bogus", "--c"])
+def test_a_word_that_is_like_nothing_gets_no_suggestion(word: str) -> None:
+    (finding,) = lint_args("0.32.0", [f"{word}=1"]).findings
+    assert "Did you mean" not in finding.remedy
+
+
+@pytest.mark.parametrize(
     ("version", "name", "finding", "says"),
     [
         ("0.24.0", "VLLM_NVFP4_GEMM_BACKEND", "ENV_REMOVED", "0.23.0 was the last release that did"),
@@ -187,7 +261,7 @@ def test_what_is_written_for_an_instance_is_read_without_a_finding() -> None:
         "kv_cache_dtype": "fp8",
         "kv_cache_memory_bytes": 1 << 34,
         "gpu_memory_utilization": 0.6,
-        "speculative": {"method": "mtp", "num_speculative_tokens": 2},
+        "speculative": {"method": "ngram", "num_speculative_tokens": 2},
         "reasoning_parser": "qwen3",
         "tool_call_parser": "qwen3_coder",
         "args": {"enable_prefix_caching": False, "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]}},
