@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _CAPABILITIES = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SYSLOG", "SYS_BOOT"]
 
 _REGISTRY = "/srv/gb10-lab/registry"
+_LAYER = "/srv/gb10-lab/layer"
 _MODELS = "/var/lib/gb10-fleet/huggingface"
 
 
@@ -198,7 +199,7 @@ def ensure_host(lab: Lab, client: docker.DockerClient, spec: HostSpec, plan: Add
         volume = client.volumes.create(lab.names.volume(spec.name, purpose), labels=lab.names.labels)
         volumes[volume.name] = {"bind": place, "mode": "rw"}
     volumes[str(contents.registry)] = {"bind": _REGISTRY, "mode": "ro"}
-    volumes[str(contents.seed_layer)] = {"bind": f"/var/lib/docker/{contents.seed_mount}", "mode": "ro"}
+    volumes[str(contents.seed_layer)] = {"bind": _LAYER, "mode": "ro"}
     links = [f"{twin},{plan.address(spec, n)},{plan.mac(spec, n)}" for n, twin in enumerate(TWINS, start=1)]
     container = client.containers.create(
         contents.image,
@@ -226,6 +227,8 @@ def ensure_host(lab: Lab, client: docker.DockerClient, spec: HostSpec, plan: Add
     put_files(
         container,
         [
+            # See lab/host/lab-layer.
+            File("/etc/gb10-lab/layer", contents.seed_mount.encode(), 0o644),
             File("/root/.ssh/authorized_keys", contents.public_key.encode(), 0o600),
             File("/home/spark/.ssh/authorized_keys", contents.public_key.encode(), 0o600, owner=roots.USER_ID),
             File("/etc/ssh/ssh_host_ed25519_key", contents.host_key.read_bytes(), 0o600),

@@ -29,6 +29,7 @@ _MORE_PACKAGES = {"trixie": ("docker-cli",), "bookworm": ()}
 # Where each file of lab/host goes, and its mode.
 _PLACES = {
     "lab-init": ("sbin/lab-init", 0o755),
+    "lab-layer": ("usr/local/sbin/lab-layer", 0o755),
     "registry.yml": ("etc/gb10-lab/registry.yml", 0o644),
     "lab-registry.service": ("etc/systemd/system/lab-registry.service", 0o644),
     "docker.conf": ("etc/systemd/system/docker.service.d/gb10-lab.conf", 0o644),

@@ -72,6 +72,9 @@ _PAUSE_POLL_S: t.Final = 0.5
 _PAUSE_LIMIT_S: t.Final = 900.0
 _JOURNAL_LINES: t.Final = 4000
 _JOURNAL_S: t.Final = 20.0
+# The client, and the first process of a container that cannot run its program: of an image for another processor it is
+# "exec /usr/bin/vllm: exec format error".
+_DOCKER_SAYS: t.Final = ("docker: ", "exec ")
 # Longer than the end of any engine may take; only a daemon that hangs takes it all.
 _SWITCH_COMMAND_S: t.Final = 900.0
 
@@ -225,7 +228,7 @@ def last_words(instance: str) -> str:
     error = _boot_log.parse_boot_logs([_boot_log.Log(unit, text)]).first
     if error is not None:
         return f"The engine said: {error.message}"
-    said = [line for line in text.splitlines() if line.startswith("docker: ") or " error: " in line]
+    said = [line for line in text.splitlines() if line.startswith(_DOCKER_SAYS) or " error: " in line]
     return f"It said: {said[-1]}" if said else ""
 
 

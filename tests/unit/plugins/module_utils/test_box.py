@@ -120,6 +120,25 @@ def shown(active: str) -> tuple[int, str, str]:
     return 0, f"LoadState=loaded\nActiveState={active}\nResult=exit-code\n", ""
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'docker: Error response from daemon: Conflict. The container name "/vllm-writer" is already in use.',
+        "vllm serve: error: unrecognized arguments: --no-such-flag",
+        "exec /usr/local/bin/vllm: exec format error",
+    ],
+)
+def test_what_was_said_before_any_engine_ran_is_the_reason(
+    box: Box, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("MAINPID", "4194305")
+    box.answers["journalctl"] = (0, f"the gate is open\n{line}\n", "")
+    assert _box.main(["ready", "writer"]) == 1
+    status = box.status()
+    assert status is not None
+    assert f"said: {line}" in status.message
+
+
 def test_the_last_words_name_the_reason_once_systemd_has_given_up(box: Box) -> None:
     _status.StatusFile("writer").write(_status.Status("ready", "dead: the process is gone", True, 0.0))
     box.answers["systemctl show"] = shown("failed")
