@@ -18,7 +18,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims
 
 if t.TYPE_CHECKING:
     from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Wanted
-    from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_plan import PlannedBox, PlannedTwin
+    from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_twins import PlannedBox, PlannedTwin
 
 Observed = c.Mapping[str, t.Any]
 
