@@ -42,7 +42,7 @@ _ACTION: t.Final = re.compile(
 LOCKS: t.Final = ("var/lib/dpkg/lock-frontend", "var/lib/dpkg/lock", "var/cache/apt/archives/lock")
 _FLOCK: t.Final = "@hhqqi4x"
 # What asks for a password of a machine owner key on a terminal that nobody may be looking at.
-_MOK_PROMPT: t.Final = "update-secureboot-policy"
+_MOK_PROMPT: t.Final = "/update-secureboot-policy"
 
 
 class AptError(Exception):
@@ -200,7 +200,7 @@ def mok_prompt(root: pathlib.Path = pathlib.Path("/")) -> Holder | None:
     """Return the process that waits for a password for Secure Boot to be typed, or None where none does."""
     for folder in (root / "proc").glob("[0-9]*"):
         words = _command_line(folder)
-        if any(word.rpartition("/")[2] == _MOK_PROMPT for word in words):
+        if any(word.endswith(_MOK_PROMPT) for word in words[:2]):
             return Holder("", int(folder.name), " ".join(words))
     return None
 

@@ -139,6 +139,8 @@ class Instance:
             "recorded_spec": str(self.record.get("spec", "")),
             "proven": bool(self.record.get("proven", not self.settings.get("speculative"))),
             "because": str(self.record.get("because", "")),
+            # A rank of a serving group that is not its head has no HTTP server.
+            "headless": bool((self.settings.get("group") or {}).get("rank")),
             "port": self.settings.get("port"),
             "model_role": str(self.settings.get("model_role", "")),
         }

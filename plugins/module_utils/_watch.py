@@ -75,9 +75,13 @@ class Box:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the unit stands. ``away`` says in words why it is not to be touched, and is empty while it serves."""
+    """Where the unit stands. ``away`` says in words why it is not to be touched, and is empty while it serves.
+
+    ``known`` is false where systemd did not say: that is no reason to forget what was seen before.
+    """
 
     away: str
+    known: bool = True
     invocation: str = ""
     since_s: float = 0.0
     replaced: bool = False
@@ -167,7 +171,7 @@ def standing(run: Run, instance: str, spec: str) -> Standing:
     unit = _instance.unit_name(instance)
     code, out, _err = run(["systemctl", "show", f"--property={_PROPERTIES}", "--", unit])
     if code != 0:
-        return Standing("systemd does not answer")
+        return Standing("systemd does not answer", known=False)
     shown = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     if shown.get("ActiveState") != "active":
         return Standing(f"the unit is {shown.get('ActiveState')} ({shown.get('SubState')})")
@@ -180,7 +184,7 @@ def standing(run: Run, instance: str, spec: str) -> Standing:
             what = "the files on the box are of another engine than the one that runs"
             return Standing(f"{what}; a deployment is under way, or was cut short: run site.yml", replaced=True)
     active_at = int(shown.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
-    return Standing("", shown.get("InvocationID", ""), active_at)
+    return Standing("", invocation=shown.get("InvocationID", ""), since_s=active_at)
 
 
 class Onlooker:
@@ -201,7 +205,7 @@ class Onlooker:
         """Return what is to be seen, and the state with the work that was counted."""
         before = self._standing()
         if before.away:
-            return state, self._away(before)
+            return state, self._away(before, state)
         metrics = self._get("/metrics")
         counters = _engine_signs.Counters.from_metrics(metrics) if metrics is not None else None
         loaded = None if counters is None else counters.running + counters.waiting > 0
@@ -214,7 +218,7 @@ class Onlooker:
         state = dataclasses.replace(state, work=work or state.work, unasked=0 if asked else state.unasked + 1)
         after = self._standing()
         if after.away or after.invocation != before.invocation:
-            return state, self._away(after)
+            return state, self._away(after, state)
         gpu = _engine_signs.Gpu.from_csv(_engine_signs.read_gpu(self._run_for) or "")
         at = self._box.clock()
         return state, _liveness.Look(
@@ -233,7 +237,9 @@ class Onlooker:
             return Standing("a deployment is under way")
         return standing(self._box.run, self._instance, str(self._settings.get("spec", "")))
 
-    def _away(self, found: Standing) -> _liveness.Look:
+    def _away(self, found: Standing, state: _liveness.State) -> _liveness.Look:
+        if not found.known:
+            return _liveness.Look(at=self._box.clock(), invocation=state.invocation, sign="unknown")
         away = found.away or "the unit was started anew meanwhile"
         return _liveness.Look(at=self._box.clock(), away=away, replaced=found.replaced)
 

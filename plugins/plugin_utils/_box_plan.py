@@ -16,7 +16,7 @@ import collections.abc as c
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _image_kernels, _known_findings
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _group_plan, _image_kernels, _known_findings
 from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import plan_memory
 
 _GIB: t.Final = 1 << 30
@@ -60,8 +60,8 @@ def box_plan(
         checkpoint = checkpoints.get(one["name"], {})
         image = (images or {}).get(one["image"]["reference"])
         judged = _image_kernels.judge(one, checkpoint, image)
-        planned[one["name"]]["expects"] = dict(judged.expects)
-        found = list(judged.findings)
+        planned[one["name"]] |= {"expects": dict(judged.expects), "image_seen": image is not None}
+        found = [*_group_plan.head_findings(one, checkpoint), *judged.findings]
         if today and checkpoint:
             found += _known_findings.checkpoint_findings(one, checkpoint, today)
         findings += [_of_instance(one["name"], finding) for finding in found]

@@ -25,7 +25,7 @@ def test_a_box_gets_driver_runtime_and_engine_from_one_playbook() -> None:
 
 def test_a_stale_module_is_pending_while_the_engine_goes_on() -> None:
     box.ask(
-        f"sed -i s/{box.NEW_DRIVER}/{box.OLD_DRIVER}/ {box.TREE}/sys/module/*/version {box.TREE}/proc/driver/nvidia/version"
+        f"cd {box.TREE} && sed -i s/{box.NEW_DRIVER}/{box.OLD_DRIVER}/ sys/module/*/version proc/driver/nvidia/version"
     )
     before, boot = engine(), box.boot_id()
     run = box.run(serves=NAME)

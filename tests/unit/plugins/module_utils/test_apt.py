@@ -173,7 +173,7 @@ def test_who_holds_a_lock_is_known_by_process_and_name(tmp_path: pathlib.Path) -
     ("command", "found"),
     [
         ("/bin/sh\0/usr/sbin/update-secureboot-policy\0--enroll-key\0", True),
-        ("grep\0update-secureboot-policy-of-mine\0", False),
+        ("pgrep\0update-secureboot-policy\0", False),
         ("", False),
     ],
 )

@@ -51,9 +51,12 @@ class Box:
         self.warned: list[str] = []
         self.failed: list[str] = []
         self.refused = ""
+        self.silent = False
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         self.ran.append(" ".join(argv))
+        if argv[:2] == ["systemctl", "show"] and self.silent:
+            return 1, "", "Failed to connect to bus: Connection timed out"
         if argv[:2] == ["systemctl", "show"]:
             return 0, next(self.shown) if self.shown else self.unit, ""
         if argv[0] == "docker":
@@ -137,7 +140,6 @@ VERDICTS: dict[str, str] = {
     "garbage_words": "text",
     "garbage_nul": "text",
     "garbage_scripts": "text",
-    "garbage_salad": "text",
     "garbage_when_streamed": "alive",
     "empty": "text",
     "empty_budget": "alive",
@@ -203,6 +205,19 @@ def test_a_unit_that_is_down_boots_or_is_being_stopped_is_not_even_asked(
     assert (server.requests, box.deeds, box.warned, box.failed) == ([], [], [], [])
 
 
+def test_a_systemd_that_does_not_answer_takes_no_strike_back(box: Box, server: fake.OpenAIServer) -> None:
+    FAULTS["health_lies_500"].set_up(server)
+    box.settings["liveness"]["period_s"] = 10  # no room for a third look in a run
+    box.watch()
+    assert box.state().strikes == {"hang": 2}
+    box.silent = True
+    box.watch(2)
+    assert (box.state().strikes, box.deeds) == ({"hang": 2}, [])
+    box.silent = False
+    box.watch()
+    assert box.deeds == RESTART
+
+
 def test_an_engine_that_is_about_to_be_replaced_is_left_alone(box: Box, server: fake.OpenAIServer) -> None:
     server.dead = True
     box.spec = "s0"
@@ -264,6 +279,14 @@ def test_a_wrong_sum_is_asked_again_and_one_slip_is_none(box: Box, server: fake.
     box.watch()
     assert box.state().counts == {"looks": 1, "alive": 1}
     assert len(server.asked(fake.CHAT)) == 3
+
+
+def test_nine_wrong_sums_in_a_row_are_garbage(box: Box, server: fake.OpenAIServer) -> None:
+    post_all(fake.say("1000"))(server)
+    box.watch()
+    assert box.deeds == RESTART
+    assert len(server.asked(fake.CHAT)) == 9
+    assert "wrong_answer: three of three answers are wrong: '1000' to 'What is" in box.failed[0]
 
 
 def test_a_long_answer_that_is_cut_short_is_not_called_wrong(box: Box, server: fake.OpenAIServer) -> None:
