@@ -112,12 +112,15 @@ def process(unit: str, *argv: str) -> c.Iterator[None]:
         ask(f"systemctl stop {unit}", check=False)
 
 
-def lock_for(seconds: float) -> t.ContextManager[None]:
-    """Hold dpkg's lock, as unattended-upgrades would, for some seconds or until the end of the block."""
+def lock(until: str = "/never") -> t.ContextManager[None]:
+    """Hold dpkg's lock, as unattended-upgrades would, until the end of the block or until a file is there."""
     code = (
-        'import fcntl, time; lock = open("/var/lib/dpkg/lock-frontend", "w"); fcntl.lockf(lock, fcntl.LOCK_EX); '
-        f"time.sleep({seconds})"
+        "import fcntl, pathlib, time\n"
+        'lock = open("/var/lib/dpkg/lock-frontend", "w"); fcntl.lockf(lock, fcntl.LOCK_EX)\n'
+        f'while not pathlib.Path("{until}").exists(): time.sleep(0.5)\n'
+        "time.sleep(2)"
     )
+    ask(f"rm -f {until}")
     return process("lab-lock", "/usr/bin/python3", "-c", code)
 
 

@@ -91,7 +91,7 @@ def test_an_upgrade_outlives_a_killed_run_and_takes_kernel_and_driver_together()
         return box.ask("systemctl is-active gb10-fleet-driver", check=False) == "active"
 
     # The transaction waits for the lock while the run that began it is killed, and goes on without it.
-    with box.lock_for(600):
+    with box.lock():
         box.kill_a_run_once(under_way, nvidia_driver_upgrade=True)
         assert box.packages()["nvidia-driver-580-open"].startswith(box.OLD_DRIVER)
     run = box.run(nvidia_driver_upgrade=True)
