@@ -34,6 +34,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME[:SUITE]",
         help="start this host only (repeat for more); SUITE is trixie (Python 3.13) or bookworm (Python 3.11)",
     )
+    driver = subparsers.add_parser(
+        "driver", help="start fresh hosts with a driver repository and a kernel of their own"
+    )
+    driver.add_argument("hosts", nargs="+", metavar="NAME", help="a host; it is made anew where it exists")
     subparsers.add_parser("down", help="remove the hosts and keep what was built")
     status = subparsers.add_parser("status", help="show hosts, images and models")
     status.add_argument("--json", action="store_true", help="print JSON")
@@ -72,6 +76,11 @@ def run(arguments: argparse.Namespace) -> None:
         check(lab, built=built(lab))
         with locked(lab):
             commands().up(lab, specs)
+    elif command == "driver":
+        specs = [HostSpec.parse(text) for text in arguments.hosts]
+        check(lab, built=built(lab))
+        with locked(lab):
+            commands().driver(lab, specs)
     elif command == "status":
         commands().show_status(lab, as_json=arguments.json)
     elif command in {"down", "clean"}:

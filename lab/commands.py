@@ -19,6 +19,7 @@ from docker.errors import DockerException
 
 from lab import engine_api, golden, hosts, models, needs, roots, ssh, status
 from lab.build import prune, remove_tree, say, stop_all
+from lab.driver import boxes, modules, packages
 from lab.engine import image as engine_image
 from lab.names import SUITES, HostSpec, LabError
 from lab.scripted import image as scripted_image
@@ -123,7 +124,18 @@ def up(lab: Lab, specs: list[HostSpec]) -> None:
         say(spec.name, f"{'new' if new[spec.name] else 'was running'}, at {plan.address(spec)}")
     say("hosts", f"up in {time.monotonic() - began:.1f} s; log in with: ssh -F {lab.ssh_config} {specs[0].name}")
     # A host that this run did not touch may stand on older parts.
-    prune(lab, [*built.keep, *hosts.parts_in_use(lab, client)])
+    on_demand = [step(lab).path for step in (modules.root_artefact, modules.artefact, packages.artefact)]
+    prune(lab, [*built.keep, *on_demand, *hosts.parts_in_use(lab, client)])
+
+
+@engine_errors()
+def driver(lab: Lab, specs: list[HostSpec]) -> None:
+    """Start hosts, fresh ones, that a driver can be installed on and booted with."""
+    client = engine_api.connect()
+    for spec in specs:
+        hosts.remove_host(lab, client, spec.name)
+    up(lab, specs)
+    boxes.prepare(lab, client, [spec.name for spec in specs])
 
 
 def write_state(lab: Lab, client: docker.DockerClient, built: Built, found: dict[str, Any]) -> None:

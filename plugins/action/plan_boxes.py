@@ -16,8 +16,10 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.gb10.fleet.plugins.action.resolve_model_roles import ActionModule as ResolveModelRoles
+from ansible_collections.gb10.fleet.plugins.action.resolve_model_roles import fleet_of
 from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fleet_plan import CheckpointFolder, Known, plan_box, refusal
+from ansible_collections.gb10.fleet.plugins.plugin_utils._group_plan import same_pools
 from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import PlanInputError
 from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_text import plan_text
 
@@ -55,13 +57,22 @@ class ActionModule(ResolveModelRoles):
             return {**result, **_failure(sentences), "missing": missing}
         folder = _checkpoint_folder(options["checkpoints"])
         shipped = shipped_catalogue()
+        fleet, unreadable = fleet_of(variables)
+        sentences.update(dict.fromkeys(unreadable))
+        resolved: dict[str, list[dict[str, t.Any]]] = {}
         plans: dict[str, t.Any] = {}
         for box, one in known.items():
-            instances, wrong = self._resolve(box, hostvars[box], shipped)
+            instances, wrong = self._resolve(box, hostvars[box], shipped, fleet)
             if not wrong:
+                resolved[box] = instances
                 plan, wrong = _planned(box, instances, one, folder, hostvars[box])
                 plans.update({box: plan} if plan else {})
             sentences.update(dict.fromkeys(wrong))
+        # Planned again where the boxes of a serving group have to agree on the smallest pool.
+        agreed = {box: same_pools(resolved[box], plans) for box in plans}
+        for box in [one for one, instances in agreed.items() if instances != resolved[one]]:
+            plan, _wrong = _planned(box, agreed[box], known[box], folder, hostvars[box])
+            plans.update({box: plan} if plan else {})
         if options["show"]:
             for plan in plans.values():
                 _display.display(plan_text(plan))

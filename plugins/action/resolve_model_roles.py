@@ -13,7 +13,13 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _known_findings, _model_roles, _origin
+from ansible_collections.gb10.fleet.plugins.plugin_utils import (
+    _batches,
+    _known_findings,
+    _model_roles,
+    _origin,
+    _serving_group,
+)
 from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, dotted
 
@@ -38,10 +44,13 @@ class ActionModule(ActionBase):
             }
         )
         shipped = shipped_catalogue()
+        fleet, unreadable = fleet_of(variables)
+        if unreadable:
+            return {**result, "failed": True, "msg": "\n".join(unreadable)}
         instances: dict[str, list[dict[str, t.Any]]] = {}
         sentences: dict[str, None] = {}  # a set that keeps its order: a group's fault is said once, not once a box
         for box in options["boxes"]:
-            resolved, wrong = self._resolve(box, variables["hostvars"][box], shipped)
+            resolved, wrong = self._resolve(box, variables["hostvars"][box], shipped, fleet)
             instances[box] = resolved
             sentences.update(dict.fromkeys(wrong))
         if sentences:
@@ -53,21 +62,38 @@ class ActionModule(ActionBase):
         if options["show"]:
             for line in served:
                 _display.display(f"  {line}")
-        return {**result, "changed": False, "instances": instances.get(own, []), "boxes": instances, "msg": served}
+        try:
+            dealt = _batches.batches(
+                options["boxes"], _groups_of(instances), variables.get("fleet_batches", _batches.DEFAULT)
+            )
+        except _batches.BatchError as error:
+            return {**result, "failed": True, "msg": str(error)}
+        return {
+            **result,
+            "changed": False,
+            "instances": instances.get(own, []),
+            "boxes": instances,
+            "order": list(dealt.order),
+            "batches": list(dealt.sizes),
+            "msg": served,
+        }
 
     def _resolve(
-        self, box: str, variables: t.Mapping[str, t.Any], shipped: dict[str, t.Any]
+        self, box: str, variables: t.Mapping[str, t.Any], shipped: dict[str, t.Any], fleet: _serving_group.Fleet
     ) -> tuple[list[dict[str, t.Any]], list[str]]:
         """Return the instances of a box and what is wrong with its inventory, one of the two empty."""
         given: dict[str, t.Any] = {"model_catalogue": {}, "model_roles": None}
-        names = [*given, *(name for name in variables if str(name).startswith("vllm_server_"))]
+        wanted = ("vllm_server_", "serving_")
+        names = [*given, *(name for name in variables if str(name).startswith(wanted))]
         for name in names:
             try:
                 given[name] = variables.get(name, given.get(name))
             except AnsibleError as error:
                 reason = str(error).splitlines()[0]
                 return [], [f"the inventory of {box}: {name}: a template in it cannot be resolved ({reason})."]
-        if "model_roles" not in variables:
+        if "model_roles" not in variables and box in fleet.declared:
+            given["model_roles"] = []
+        elif "model_roles" not in variables:
             # A misspelt key or file would otherwise take everything off the box.
             remedy = "say what it serves, or model_roles: [] for a box that serves nothing"
             return [], [f"the inventory of {box}: model_roles is not there; {remedy}."]
@@ -76,11 +102,16 @@ class ActionModule(ActionBase):
         if not found:
             catalogue = _model_roles.merged_catalogue(shipped, given["model_catalogue"])
             resolved = _model_roles.resolve(given["model_roles"], catalogue)
-            if not resolved.problems:
-                watched = str(given.get("vllm_server_liveness", True)).lower() != "false"
-                errors = self._known_errors(box, given["model_roles"], resolved.instances, watched=watched)
-                return list(resolved.instances), errors
             found = list(resolved.problems)
+            ranks, wrong = _rank_of(box, given, catalogue, fleet)
+            found += wrong
+            for rank in ranks if not found else ():
+                found += _serving_group.clashes(rank, resolved.instances, box)
+            if not found:
+                instances = [*resolved.instances, *ranks]
+                written = [*given["model_roles"], *(given["serving_group"] for _rank in ranks)]
+                watched = str(given.get("vllm_server_liveness", True)).lower() != "false"
+                return instances, self._known_errors(box, written, instances, watched=watched)
         return [], [_sentence(problem, given, box) for problem in found]
 
     def _known_errors(
@@ -106,6 +137,55 @@ class ActionModule(ActionBase):
                 else:
                     _display.warning(f"{instance['name']}: {_known_findings.sentence(finding)}")
         return errors
+
+
+def fleet_of(variables: t.Mapping[str, t.Any]) -> tuple[_serving_group.Fleet, list[str]]:
+    """Return what the whole inventory says of serving groups, and what of it cannot be read."""
+    hostvars, groups = variables["hostvars"], variables.get("groups", {})
+    declared: dict[str, _serving_group.Declared] = {}
+    addresses: dict[str, object] = {}
+    unreadable = []
+    for box in groups.get("all", []):
+        its = hostvars[box]
+        if "serving_group" not in its:
+            continue
+        try:
+            value = its["serving_group"]
+            address = its.get("serving_address")
+        except AnsibleError as error:
+            reason = str(error).splitlines()[0]
+            unreadable.append(f"the inventory of {box}: a template in its serving group cannot be resolved ({reason}).")
+            continue
+        declared[box] = _serving_group.Declared(value, str(_origin.place_of(value) or ""))
+        addresses[box] = address
+    fleet = _serving_group.Fleet(
+        declared=declared,
+        groups={str(name): [str(one) for one in boxes] for name, boxes in groups.items()},
+        addresses=addresses,
+        playing=[str(one) for one in variables.get("ansible_play_hosts_all", [])],
+    )
+    return fleet, unreadable
+
+
+def _groups_of(boxes: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]]) -> list[list[str]]:
+    """Return the boxes of every serving group, in the order of their ranks."""
+    groups = [one["serving_group"]["members"] for some in boxes.values() for one in some if "serving_group" in one]
+    return [[member["box"] for member in members] for members in groups]
+
+
+def _rank_of(
+    box: str, given: t.Mapping[str, t.Any], catalogue: t.Mapping[str, t.Any], fleet: _serving_group.Fleet
+) -> tuple[list[dict[str, t.Any]], list[Problem]]:
+    """Return the instance of the box's rank in its serving group, none where it is in no group, or what is wrong."""
+    group, found = _serving_group.find(box, fleet)
+    if group is None:
+        return [], found
+    found = list(_serving_group.group_problems(group, catalogue, fleet))
+    found += _serving_group.rank_problems(box, group, given)
+    if found:
+        return [], found
+    instance, found = _serving_group.instance_of(box, group, catalogue, fleet, given)
+    return ([] if found else [instance]), found
 
 
 def _sentence(problem: Problem, given: dict[str, t.Any], box: str) -> str:

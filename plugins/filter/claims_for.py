@@ -11,7 +11,13 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims, _expected_backend, _instance_facts
+from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding, Severity
+from ansible_collections.gb10.fleet.plugins.plugin_utils import (
+    _claims,
+    _driver_facts,
+    _expected_backend,
+    _instance_facts,
+)
 
 DOCUMENTATION = r"""
 name: claims_for
@@ -26,8 +32,9 @@ positional: _input, today, observed
 options:
   _input:
     description:
-      - An instance (it says C(vllm) and maybe C(checkpoint)), or a mapping of facts that has the key
-        C(flags).
+      - An instance (it says C(vllm) and maybe C(checkpoint)), or a mapping of facts.
+      - Or the result of M(gb10.fleet.driver_info). Then driver and kernel are judged as they run now, and as the
+        next boot would load them.
     type: dict
     required: true
   today:
@@ -46,6 +53,14 @@ EXAMPLES = r"""
 - name: Judge an instance
   ansible.builtin.set_fact:
     findings: "{{ instance | gb10.fleet.claims_for('2026-11-29', {'driver': '580.142'}) }}"
+
+- name: Judge the driver of a box that serves together with another one
+  ansible.builtin.set_fact:
+    findings: "{{ driver_info_result | gb10.fleet.claims_for('2026-11-29', {'nodes': 2}) }}"
+
+- name: Judge a driver and a kernel before they are installed
+  ansible.builtin.set_fact:
+    findings: "{{ {'driver': '590.48.01', 'kernel': '6.17.0-1032-nvidia'} | gb10.fleet.claims_for('2026-11-29') }}"
 """
 
 RETURN = r"""
@@ -63,6 +78,8 @@ def claims_for(
     if not isinstance(value, c.Mapping):
         raise AnsibleFilterError("gb10.fleet.claims_for: give it an instance or a mapping of facts.")
     try:
+        if _driver_facts.is_driver_result(value):
+            return [finding.as_dict() for finding in _of_driver(value, str(today), observed or {})]
         if "flags" in value or "vllm" not in value:
             facts = _instance_facts.with_observed(value, observed or {})
         else:
@@ -70,6 +87,14 @@ def claims_for(
         return [finding.as_dict() for finding in _claims.claims_for(facts, str(today))]
     except _claims.ClaimError as error:
         raise AnsibleFilterError(f"gb10.fleet.claims_for: {error}") from error
+
+
+def _of_driver(value: c.Mapping[str, t.Any], today: str, observed: c.Mapping[str, t.Any]) -> list[Finding]:
+    """Return what the claims say of the driver that runs and of the one to come, each finding once."""
+    found: dict[Finding, None] = {}
+    for pair in _driver_facts.driver_facts(value):
+        found |= dict.fromkeys(_claims.claims_for(_instance_facts.with_observed(pair, observed), today))
+    return sorted(found, key=lambda finding: t.get_args(Severity).index(finding.severity))
 
 
 def expected_backends(

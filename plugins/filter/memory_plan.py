@@ -35,8 +35,9 @@ options:
       - C(kv_cache_memory_bytes) and C(gpu_memory_utilization) state a wish; without them the cache holds
         C(max_num_seqs) requests of full length, or C(kv_sequences) where that is given.
       - Further keys are C(kv_cache_dtype), C(tensor_parallel_size), C(max_num_batched_tokens), C(prefix_caching),
-        C(mamba_cache_dtype), C(mamba_ssm_cache_dtype), C(load_format), C(scheme), C(expert_bytes), C(hf_quant_config),
-        C(measured.overhead_gib), C(measured.boot_peak_gib), C(speculative) and C(peers), a list of the memories of the
+        C(mamba_cache_dtype), C(mamba_ssm_cache_dtype), C(load_format), C(kv_offload_bytes) (of all ranks), C(scheme),
+        C(expert_bytes), C(hf_quant_config), C(measured.overhead_gib), C(measured.boot_peak_gib), C(speculative) and
+        C(peers), a list of the memories of the
         other boxes of a serving group.
     type: list
     elements: dict

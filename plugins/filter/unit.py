@@ -12,7 +12,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan, _unit
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan, _group_plan, _unit
 from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import PlanInputError
 from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import FlagError
 
@@ -40,6 +40,16 @@ def box_plan(
         )
     except PlanInputError as error:
         raise AnsibleFilterError(f"gb10.fleet.box_plan: {error}") from error
+
+
+def same_pools(
+    instances: c.Sequence[c.Mapping[str, t.Any]], plans: c.Mapping[str, c.Mapping[str, t.Any]]
+) -> list[dict[str, t.Any]]:
+    """Return the instances of a box with the pools that their serving groups have agreed on."""
+    try:
+        return _group_plan.same_pools(instances, plans)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise AnsibleFilterError(f"gb10.fleet.same_pools: {error} is missing or not expected") from error
 
 
 def vllm_units(
@@ -83,6 +93,7 @@ class FilterModule:
         """Return the filters."""
         return {
             "box_plan": box_plan,
+            "same_pools": same_pools,
             "vllm_units": vllm_units,
             "unit_changes": unit_changes,
             "unit_files": unit_files,

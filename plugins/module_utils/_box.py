@@ -11,10 +11,13 @@ runs on the box is the very code that the modules run from the controller.
     fleet.pyz ready NAME     ExecStartPost: wait until a real completion was answered, or fail
     fleet.pyz explain NAME   OnFailure: say in one line why the unit stays down
     fleet.pyz watch NAME     a timer's: see whether the engine lives, and restart it where it does not
+    fleet.pyz peer NAME      beside a rank of a serving group: tell and watch the other ranks
+    fleet.pyz ended NAME     ExecStopPost of such a rank: keep how its engine ended
     fleet.pyz pull IMAGE     pull an image by digest and keep its progress in /run/gb10-fleet
     fleet.pyz download JSON  download a checkpoint and keep its progress there
     fleet.pyz switch         finish the switch that the box's marker asks for, or go back
     fleet.pyz soak JSON      ask an instance many questions at a time, and write the verdict into its record
+    fleet.pyz driver JSON    install the packages of the driver and keep the progress there
 
 Every line goes to the journal of the unit that runs it. Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 
@@ -34,15 +37,21 @@ import time
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _apt,
     _boot_log,
     _command,
     _converge,
     _deployment,
     _docker,
     _download,
+    _driver_request,
+    _driver_transaction,
     _files,
     _gate,
     _generation,
+    _group_daemon,
+    _group_files,
+    _group_start,
     _instance,
     _journal,
     _memory,
@@ -70,39 +79,38 @@ _SWITCH_COMMAND_S: t.Final = 900.0
 
 def main(argv: c.Sequence[str] | None = None) -> int:
     """Run one command of the program."""
+    # What guards an instance, by its name, with its settings on the box; and jobs, which are told all that they need.
+    guards: dict[str, tuple[c.Callable[[str, dict[str, t.Any]], int], str]] = {
+        "gate": (gate, "wait until an instance may start"),
+        "ready": (ready, "wait until an instance answers a real completion"),
+        "explain": (explain, "say why an instance stays down"),
+        "watch": (watch, "see whether an instance lives, and restart it where it does not"),
+        "peer": (peer, "tell and watch the other ranks of a serving group"),
+        "ended": (ended, "keep how the engine of a rank ended"),
+    }
+    jobs: dict[str, tuple[c.Callable[[str], int], str]] = {
+        "pull": (pull, "pull an image by digest"),
+        "download": (download, "download a checkpoint"),
+        "soak": (soak, "ask an instance many questions at a time"),
+        "driver": (driver, "install the packages of the driver"),
+    }
     parser = argparse.ArgumentParser(prog="fleet.pyz", description="What gb10.fleet runs on a box.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, about in (
-        ("gate", "wait until an instance may start"),
-        ("ready", "wait until an instance answers a real completion"),
-        ("explain", "say why an instance stays down"),
-        ("watch", "see whether an instance lives, and restart it where it does not"),
-    ):
+    for name, (_guard, about) in guards.items():
         commands.add_parser(name, help=about).add_argument("instance")
-    commands.add_parser("pull", help="pull an image by digest").add_argument("image")
-    commands.add_parser("download", help="download a checkpoint").add_argument("request")
+    for name, (_job, about) in jobs.items():
+        commands.add_parser(name, help=about).add_argument("request")
     commands.add_parser("switch", help="finish the switch that is under way")
-    commands.add_parser("soak", help="ask an instance many questions at a time").add_argument("request")
     given = parser.parse_args(argv)
     if given.command == "switch":
         return switch()
-    if given.command == "pull":
-        return pull(given.image)
-    if given.command == "download":
-        return download(given.request)
-    if given.command == "soak":
-        return _soak_job.run(given.request, announce, _proof.secret)
+    if given.command in jobs:
+        return jobs[given.command][0](given.request)
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
         return 2
-    handlers: dict[str, c.Callable[[str, dict[str, t.Any]], int]] = {
-        "gate": gate,
-        "ready": ready,
-        "explain": explain,
-        "watch": watch,
-    }
-    return handlers[given.command](given.instance, settings)
+    return guards[given.command][0](given.instance, settings)
 
 
 def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
@@ -124,22 +132,88 @@ def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     )
     words = "the gate is open" if verdict.passed else "refusing to start"
     announce(status, "gate", f"{words}: {verdict.reason}", failed=not verdict.passed)
-    return 0 if verdict.passed else 1
+    if not verdict.passed:
+        return 1
+    return meet(status, instance, lambda: obstacle(read, settings)) if settings.get("group") else 0
+
+
+def obstacle(read: c.Callable[[], _gate.Reading], settings: c.Mapping[str, t.Any]) -> str:
+    """Return what stands in the way of a start at this moment."""
+    try:
+        return _gate.obstacle(read(), int(settings["memory_floor_bytes"]))
+    except _docker.DockerError as error:
+        return str(error)
+
+
+def meet(status: _status.StatusFile, instance: str, hindered: c.Callable[[], str]) -> int:
+    """Wait until all ranks of the serving group start together."""
+    refused = _group_start.meet(_wait(status, instance, "gate"), hindered)
+    if refused:
+        announce(status, "gate", refused, failed=True)
+    else:
+        announce(status, "gate", "all ranks start together")
+    return 1 if refused else 0
+
+
+def _wait(status: _status.StatusFile, instance: str, stage: str) -> _group_start.Wait:
+    token = os.environ.get("INVOCATION_ID", "")
+    return _group_start.Wait(_group_files.GroupFiles(instance), token, lambda line: announce(status, stage, line))
 
 
 def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     """Wait until the instance answers a real completion; systemd calls the unit active only after that."""
     status = _status.StatusFile(instance)
+    process = _process_state.pid_check(int(os.environ.get("MAINPID") or 0))
+    if settings.get("group") and settings["group"]["rank"] > 0:
+        return follow(status, instance, settings, process)
     verdict = _probe.wait_until_ready(
         _proof.options(settings),
         timeout=float(settings["boot_timeout_s"]),
-        process=_process_state.pid_check(int(os.environ.get("MAINPID") or 0)),
+        process=process,
         progress=lambda line: announce(status, "ready", line),
     )
     if verdict.ready:  # which the last line of progress has said already
         return 0
     announce(status, "ready", f"{verdict.summary} {last_words(instance)}".strip(), failed=True)
     return 1
+
+
+def follow(
+    status: _status.StatusFile,
+    instance: str,
+    settings: c.Mapping[str, t.Any],
+    process: c.Callable[[], _process_state.ProcessState],
+) -> int:
+    """Wait until the head of the serving group answers a completion: a headless rank has no port of its own."""
+    wait = _wait(status, instance, "ready")
+    failure = _group_start.follow(wait, timeout_s=float(settings["boot_timeout_s"]), process=process)
+    if failure:
+        announce(status, "ready", f"{failure} {last_words(instance)}".strip(), failed=True)
+        return 1
+    announce(status, "ready", "the head has answered a completion, for which this rank was needed")
+    return 0
+
+
+def peer(instance: str, settings: dict[str, t.Any]) -> int:
+    """Tell the other ranks of the serving group what this one does, and watch them."""
+    return _group_daemon.run(instance, settings, lambda: _proof.secret(settings["secrets_file"], "VLLM_API_KEY"))
+
+
+def ended(instance: str, _settings: dict[str, t.Any]) -> int:
+    """Keep how the engine of a rank ended, in the words of systemd and of its own log."""
+    env = os.environ
+    token = env.get("INVOCATION_ID", "")
+    last = _status.StatusFile(instance).read()
+    how = _group_start.Exit(
+        token=token,
+        result=env.get("SERVICE_RESULT", ""),
+        code=env.get("EXIT_CODE", ""),
+        status=env.get("EXIT_STATUS", ""),
+        failure=last.message if last and last.failed else "",
+        ordered=_group_start.was_ordered(_instance.unit_name(instance)),
+    )
+    _group_start.ended(_group_files.GroupFiles(instance), how, _group_start.first_error(token), time.time())
+    return 0
 
 
 def last_words(instance: str) -> str:
@@ -165,15 +239,17 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
         time.sleep(_PAUSE_POLL_S)
         waited += _PAUSE_POLL_S
         unit = _instance.show(_command.run, unit.name)
-    if not unit.given_up:
+    if not unit.given_up or _group_files.GroupFiles(instance).stopped(unit.invocation):
         return 0
     last = _status.StatusFile(instance).read()
     reason = last.message if last and last.failed else f"the engine ended by itself ({unit.result})"
     tries = int(settings["start_limit_burst"])
+    boxes = [one["box"] for one in (settings.get("group") or {}).get("members", [])]
+    where = f", on each of {', '.join(boxes)}" if boxes else ""
     _journal.error(
         unit.name,
         f"{unit.name} stays down after {tries} starts: {reason}. "
-        f"See `journalctl -u {unit.name}`; when it is cured: `systemctl reset-failed {unit.name}` and start it.",
+        f"See `journalctl -u {unit.name}`; when it is cured{where}: `systemctl reset-failed {unit.name}` and start it.",
     )
     return 0
 
@@ -246,6 +322,24 @@ def switch() -> int:
     announce(status, _status.DONE, last.message, failed=failed)
     if failed:
         _journal.error(_deployment.UNIT, last.message)
+    return 0
+
+
+def soak(request: str) -> int:
+    """Ask an instance many questions at a time, and write the verdict into its record."""
+    return _soak_job.run(request, announce, _proof.secret)
+
+
+def driver(request: str) -> int:
+    """Install the packages of the driver and keep the progress where the driver_packages module reads it."""
+    status = _status.StatusFile(_driver_transaction.JOB)
+    seldom = Seldom(lambda line: announce(status, "driver", line))
+    try:
+        done = _driver_transaction.carry_out(_driver_request.Request.from_dict(json.loads(request)), seldom.say)
+    except (_driver_transaction.RefusedError, _apt.AptError) as error:
+        announce(status, "driver", str(error), failed=True)
+        return 1
+    announce(status, _status.DONE, done)
     return 0
 
 

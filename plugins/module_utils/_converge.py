@@ -15,11 +15,13 @@ import pathlib
 import time
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _instance, _status
+from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _group_files, _instance, _status
 
 _POLL_S: t.Final = 0.5
 _SETTLE_S: t.Final = 5.0
 _LEFTOVER_STOP_S: t.Final = 30
+# How much longer than its start gate another rank of a serving group may take until it is ready to start.
+_MEETING_S: t.Final = 120.0
 _SETTINGS_SUFFIXES: t.Final = (".json", ".env")
 
 
@@ -69,7 +71,7 @@ def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float) -> Ou
         found = _instance.observe(box.run, name, box.sysroot)
         if serves(found, spec):
             return Outcome(True, f"{unit.name} answered a completion", found, before, line(found))
-        if failure := failure_of(found):
+        if failure := failure_of(found) or _overdue(found):
             _systemctl(box, "stop", unit.name)
             return Outcome(True, _why(box, name, failure), found, before, line(found), failed=True)
         if box.clock() >= deadline:
@@ -130,6 +132,18 @@ def failure_of(found: _instance.Instance) -> str:
     if unit.sub_state == "auto-restart":
         return f"the first start failed ({unit.result})"
     return "it was stopped by somebody else" if unit.active_state == "inactive" else ""
+
+
+def _overdue(found: _instance.Instance) -> str:
+    """Return why a rank of a serving group has waited for the others for too long, empty where it has not.
+
+    By itself a rank waits as long as it takes; whoever deploys it wants to hear that another one does not come.
+    """
+    if not found.settings.get("group") or found.unit.sub_state != "start-pre":
+        return ""
+    since = _group_files.waiting_since(found.name, found.unit.invocation)
+    limit_s = float(found.settings.get("gate_timeout_s", 0)) + _MEETING_S
+    return "" if since is None or time.monotonic() - since < limit_s else "the other ranks did not come"
 
 
 def line(found: _instance.Instance) -> str:

@@ -43,7 +43,7 @@ class Outcome:
 def wait(run: _docker.Run, job: Job, *, begin: bool, step_s: float, folder: pathlib.Path = _status.FOLDER) -> Outcome:
     """Begin a job, or join the one that is under way, and wait up to ``step_s`` seconds for it."""
     status = _status.StatusFile(job.name, folder)
-    if begin and not _under_way(run, job):
+    if begin and not under_way(run, job):
         status.forget()
         _start(run, job, folder)
     deadline = time.monotonic() + step_s
@@ -54,7 +54,7 @@ def wait(run: _docker.Run, job: Job, *, begin: bool, step_s: float, folder: path
         if last and last.stage == _status.DONE:
             return Outcome(last.message)
         # Asked in this order: a job that ended between the two questions has said its last word before the second.
-        if not _under_way(run, job) and not _has_ended(status):
+        if not under_way(run, job) and not _has_ended(status):
             return Outcome(f"it ended without a word; see `journalctl -u {job.name}`", failed=True)
         if time.monotonic() >= deadline:
             return Outcome(last.message if last else "starting", finished=False)
@@ -66,7 +66,8 @@ def _has_ended(status: _status.StatusFile) -> bool:
     return last is not None and (last.failed or last.stage == _status.DONE)
 
 
-def _under_way(run: _docker.Run, job: Job) -> bool:
+def under_way(run: _docker.Run, job: Job) -> bool:
+    """Return whether a job is at work now."""
     return _instance.show(run, f"{job.name}.service").active_state in {"active", "activating"}
 
 

@@ -15,6 +15,8 @@ description:
   - Refuses an inventory that cannot be right (an unknown model role, a port taken twice, an image without a digest, a
     value of the wrong type, an unknown key), and reports every fault at once with the file, the line, the key and the
     remedy.
+  - A box in a serving group (an inventory group with C(serving_group) in its group_vars) also gets the instance of its
+    rank. A group that is not in the run as a whole is refused.
   - Runs on the controller and opens no connection.
 author:
   - gb10.fleet maintainers (!UNKNOWN)
@@ -64,6 +66,21 @@ boxes:
   description: The same for every box of O(boxes), by its inventory name.
   returned: success
   type: dict
+order:
+  description: O(boxes) in the order in which they are switched, the boxes of a serving group next to each other.
+  returned: success
+  type: list
+  elements: str
+  sample: [spark-1, spark-2, spark-3]
+batches:
+  description:
+    - How many of RV(order) are switched at a time.
+    - The sizes of the variable C(fleet_batches) count, V([1, '100%']) where it is not set, except that no serving group
+      is split.
+  returned: success
+  type: list
+  elements: int
+  sample: [2, 1]
 msg:
   description: What each box serves; on failure, one sentence per fault with the file, the line, the key and the remedy.
   returned: always

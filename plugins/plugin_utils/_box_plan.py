@@ -16,9 +16,10 @@ import collections.abc as c
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _image_kernels, _known_findings
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _group_plan, _image_kernels, _known_findings
 from ansible_collections.gb10.fleet.plugins.plugin_utils._memory_plan import plan_memory
 
+_GIB: t.Final = 1 << 30
 # vLLM flags that a model role gives in "args" and that the size of its cache depends on.
 _SIZING_FLAGS: t.Final = (
     "max_num_batched_tokens",
@@ -59,8 +60,8 @@ def box_plan(
         checkpoint = checkpoints.get(one["name"], {})
         image = (images or {}).get(one["image"]["reference"])
         judged = _image_kernels.judge(one, checkpoint, image)
-        planned[one["name"]]["expects"] = dict(judged.expects)
-        found = list(judged.findings)
+        planned[one["name"]] |= {"expects": dict(judged.expects), "image_seen": image is not None}
+        found = [*_group_plan.head_findings(one, checkpoint), *judged.findings]
         if today and checkpoint:
             found += _known_findings.checkpoint_findings(one, checkpoint, today)
         findings += [_of_instance(one["name"], finding) for finding in found]
@@ -76,6 +77,7 @@ def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -
     args = {str(name).replace("-", "_"): value for name, value in instance["args"].items()}
     entry: dict[str, t.Any] = dict(instance)
     entry |= {name: args[name] for name in _SIZING_FLAGS if name in args}
+    entry["kv_offload_bytes"] = _offloaded(args)
     entry["prefix_caching"] = bool(args.get("enable_prefix_caching", True)) and not args.get("no_enable_prefix_caching")
     if checkpoint:
         entry |= {
@@ -85,6 +87,21 @@ def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -
             "expert_bytes": checkpoint["part_bytes"].get("experts"),
         }
     return entry
+
+
+def _offloaded(args: c.Mapping[str, t.Any]) -> int:
+    """Return how many bytes of KV cache an instance keeps beside its pool, over all ranks.
+
+    vllm/config/cache.py and vllm/v1/kv_offload/cpu/spec.py of 0.32.0: kv_offloading_size counts GiB over all ranks, and
+    becomes cpu_bytes_to_use of the native connector, which can also be given itself.
+    """
+    size = args.get("kv_offloading_size")
+    if isinstance(size, int | float) and not isinstance(size, bool) and args.get("kv_offloading_backend") != "lmcache":
+        return int(size * _GIB)
+    config = args.get("kv_transfer_config")
+    extra = config.get("kv_connector_extra_config") if isinstance(config, c.Mapping) else None
+    given = extra.get("cpu_bytes_to_use") if isinstance(extra, c.Mapping) else None
+    return int(given) if isinstance(given, int | float) and not isinstance(given, bool) and given > 0 else 0
 
 
 def _holders(memory: c.Mapping[str, t.Any], observed: c.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:

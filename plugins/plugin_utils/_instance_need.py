@@ -30,6 +30,7 @@ class InstanceNeed:
     scratch_per_sequence: int
     scratch_known: bool
     sequences: int
+    kv_offload: int
     page_cache: int
     measured_boot_peak: int
 
@@ -44,7 +45,7 @@ class InstanceNeed:
 
     def total(self, kv_bytes: int) -> int:
         """Return what the instance holds once it runs."""
-        return self.weights + self.overhead + self.scratch + kv_bytes
+        return self.weights + self.overhead + self.scratch + self.kv_offload + kv_bytes
 
     def hard_boot_peak(self, kv_bytes: int) -> int:
         """Return the highest point of the boot that the kernel cannot take back."""
@@ -69,7 +70,10 @@ class InstanceNeed:
             if self.scratch
             else "no memory outside of vLLM's accounting is known for this way of speculating"
         )
+        # On a GB10 what is offloaded to the host stays in the same pool.
+        offload = Number(self.kv_offload, "bytes", "per rank, asked for with kv_offloading_size or kv_transfer_config")
         return {
+            **({"kv_offload": offload} if self.kv_offload else {}),
             "weights": Number(self.weights, "bytes", self.weights_reason, self.weights_uncertainty),
             "overhead": Number(self.overhead, "bytes", self.overhead_reason, self.overhead_uncertainty),
             "drafter_scratch": Number(self.scratch, "bytes", scratch_reason, 0 if self.scratch_known else None),
@@ -84,7 +88,7 @@ class InstanceNeed:
             "total": Number(
                 self.total(kv_bytes),
                 "bytes",
-                "weights, overhead, drafter scratch and cache",
+                "weights, overhead, drafter scratch and cache" + (" with what it offloads" if self.kv_offload else ""),
                 _add(self.weights_uncertainty, self.overhead_uncertainty, 0 if self.scratch_known else None),
             ),
         }
@@ -116,6 +120,7 @@ def needs_of(instance: Instance, platform: str, say: Say) -> InstanceNeed | None
         scratch_per_sequence=scratch,
         scratch_known=known,
         sequences=instance.max_num_seqs,
+        kv_offload=-(-instance.kv_offload_bytes // instance.request.tensor_parallel_size),
         page_cache=instance.weights_bytes or weights[0],
         measured_boot_peak=instance.measured_boot_peak,
     )

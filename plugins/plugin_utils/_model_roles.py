@@ -48,6 +48,12 @@ OWNED_FLAGS: t.Final[c.Mapping[str, str]] = {
     "tool_call_parser": "tool_call_parser",
     "enable_auto_tool_choice": "tool_call_parser",
     "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "serving_group.pipeline_parallel_size",
+    "nnodes": "serving_group",
+    "node_rank": "serving_group.ranks",
+    "master_addr": "serving_address",
+    "master_port": "serving_group.master_port",
+    "headless": "serving_group",
     "api_key": "vllm_server_api_key",
     "hf_token": "vllm_server_hf_token",
 }
@@ -57,7 +63,6 @@ REFUSED_FLAGS: t.Final[c.Mapping[str, str]] = {
     "cpu_offload_gb": "CPU and GPU share one pool of memory here, so what is offloaded takes the same memory again",
     "kv_offloading_size": "CPU and GPU share one pool of memory here, so what is offloaded takes the same memory again",
     "data_parallel_size": "a box has one GPU",
-    "pipeline_parallel_size": "a box has one GPU",
     "uds": "the proof of an engine asks its port",
     "ssl_keyfile": "the proof of an engine speaks plain HTTP; end TLS in front of it",
     "ssl_certfile": "the proof of an engine speaks plain HTTP; end TLS in front of it",
@@ -247,8 +252,8 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
 }
 _REQUIRED: t.Final = ("checkpoint", "image", "vllm", "max_model_len", "max_num_seqs")
 
-# What an entry of model_roles may say beside what it overrides of the model role.
-_ENTRY: t.Final[c.Mapping[str, schema.Kind]] = {
+# What an entry of model_roles, or a serving group, may say beside what it overrides of the model role.
+ENTRY: t.Final[c.Mapping[str, schema.Kind]] = {
     **MODEL_ROLE,
     "role": schema.text("coordinator"),
     "name": schema.text(
@@ -373,8 +378,8 @@ def resolve(model_roles: object, catalogue: c.Mapping[str, t.Any]) -> Resolved:
         path: schema.Path = ("model_roles", index)
         wrong = list(_entry_problems(entry, catalogue, path))
         if not wrong:
-            instance = _instance(entry, catalogue)
-            wrong = list(_instance_problems(instance, path, entry))
+            instance = make_instance(entry, catalogue)
+            wrong = list(instance_problems(instance, path, entry))
             instances.append(instance)
         found += wrong
     if not found:
@@ -391,7 +396,7 @@ def _entry_problems(entry: object, catalogue: c.Mapping[str, t.Any], path: schem
         what = f"{schema.shown(entry)} is {schema.kind_of(entry)}, not the name of a model role or a mapping"
         yield Problem(path, what, "write coordinator, or {role: coordinator, port: 8000}", entry)
         return
-    yield from schema.problems(entry, schema.mapping("{role: coordinator}", _ENTRY), path, partial=True)
+    yield from schema.problems(entry, schema.mapping("{role: coordinator}", ENTRY), path, partial=True)
     role = entry.get("role")
     if "role" not in entry:
         yield Problem((*path, "role"), "is missing", "add it, for example: role: coordinator", entry)
@@ -399,7 +404,8 @@ def _entry_problems(entry: object, catalogue: c.Mapping[str, t.Any], path: schem
         yield Problem((*path, "role"), f"there is no model role {role!r}", schema.nearest(role, catalogue), role)
 
 
-def _instance(entry: str | dict[str, t.Any], catalogue: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def make_instance(entry: str | dict[str, t.Any], catalogue: c.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return the complete instance of an entry whose model role exists, its defaults filled in."""
     own: dict[str, t.Any] = {"role": entry} if isinstance(entry, str) else entry
     role = str(own["role"])
     over = {key: value for key, value in own.items() if key not in {"role", "name"}}
@@ -425,9 +431,10 @@ def _instance(entry: str | dict[str, t.Any], catalogue: c.Mapping[str, t.Any]) -
     return instance
 
 
-def _instance_problems(
-    instance: dict[str, t.Any], path: schema.Path, entry: str | dict[str, t.Any]
+def instance_problems(
+    instance: dict[str, t.Any], path: schema.Path, entry: str | dict[str, t.Any], *, alone: bool = True
 ) -> c.Iterator[Problem]:
+    """Yield what an instance lacks. ``alone`` says that it is to be served by one box."""
     role = instance["model_role"]
     for key in _REQUIRED:
         kind = MODEL_ROLE[key]
@@ -444,12 +451,14 @@ def _instance_problems(
         what = f"model role {role!r} names the image {image.get('name')} without a digest, and a tag alone can move"
         remedy = f"add to your inventory: model_catalogue: {{{role}: {{image: {{digest: 'sha256:...'}}}}}}"
         yield Problem(path, what, remedy, entry)
-    if instance["tensor_parallel_size"] > 1:
-        what = (
-            f"tensor_parallel_size is {instance['tensor_parallel_size']}, but a box has one GPU, and an engine over "
-            "several boxes is not deployed by this release"
+    if alone and instance["tensor_parallel_size"] > 1:
+        size = instance["tensor_parallel_size"]
+        what = f"tensor_parallel_size is {size}, but a box has one GPU"
+        remedy = (
+            f"choose a model role that fits one box, or make an inventory group of {size} boxes with "
+            f"serving_group: {{model_role: {role}, tensor_parallel_size: {size}}} in its group_vars"
         )
-        yield Problem(path, what, "choose a model role that fits one box", entry)
+        yield Problem(path, what, remedy, entry)
 
 
 def _clashes(instances: c.Sequence[dict[str, t.Any]], entries: c.Sequence[t.Any]) -> c.Iterator[Problem]:

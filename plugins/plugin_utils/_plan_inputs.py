@@ -186,6 +186,7 @@ class Instance:
     load_format: str
     speculative: Speculative
     kv_bytes: int
+    kv_offload_bytes: int
     utilization: float
     request: KvRequest
     peers: tuple[Box, ...]
@@ -251,6 +252,7 @@ class Instance:
             load_format=str(fields.get("load_format") or "default"),
             speculative=speculative,
             kv_bytes=_whole(fields, "kv_cache_memory_bytes", where, default=0),
+            kv_offload_bytes=_whole(fields, "kv_offload_bytes", where, default=0),
             utilization=float(utilization or 0),
             request=request,
             peers=tuple(Box.read(peer) for peer in peers),

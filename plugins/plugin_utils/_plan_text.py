@@ -64,6 +64,7 @@ def _parts(plan: t.Mapping[str, t.Any]) -> list[tuple[str, str, int]]:
         ("K", "cache", total("kv_cache")),
         ("o", "overhead", total("overhead")),
         ("d", "drafter", total("drafter_scratch")),
+        ("f", "offloaded cache", total("kv_offload")),
         (".", "free", free - reserve),
         ("R", "reserve", reserve),
     ]

@@ -82,6 +82,7 @@ def docker_run(
     if layout.gpu == "cdi":
         # CUDA pins host memory, which the default limit would not allow.
         argv += ["--device=nvidia.com/gpu=all", "--ulimit=memlock=-1", "--ulimit=stack=67108864"]
+    argv += [f"--device={path}" for path in instance.get("devices", [])]
     argv += [f"--label={key}={value}" for key, value in sorted(labels.items())]
     if layout.secrets:
         argv += [f"--env-file={secrets_file(instance, layout)}"]
@@ -147,12 +148,14 @@ def settings(
         "boot_timeout_s": layout.boot_timeout_s,
         "proof_timeout_s": layout.proof_timeout_s,
         "checks": _checks(instance),
-        "expects": dict(instance.get("expects", {})),
+        # What follows from versions alone is shown, and not held against a boot: only the image decides what runs.
+        "expects": dict(plan["expects"] if plan.get("image_seen") else instance.get("expects", {})),
         "planned": _planned(instance, plan),
         "start_limit_burst": layout.start_limit_burst,
         "image": instance["image"]["reference"],
         "spec": spec,
         "liveness": _liveness_settings(instance, layout.liveness),
+        "group": group_settings(instance, plan, layout),
     }
 
 
@@ -186,6 +189,26 @@ def _planned(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any]) -> di
     return {**found, "kv_cache_memory_bytes": plan["kv_cache_memory_bytes"]}
 
 
+def group_settings(
+    instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: Layout
+) -> dict[str, t.Any] | None:
+    """Return what a rank has to know of its serving group, None for an instance of one box.
+
+    Its ``spec`` is the same on every rank that was deployed with the same image, arguments and environment, whatever
+    is of one box only: ranks that differ in it never start together.
+    """
+    group = instance.get("serving_group")
+    if not group:
+        return None
+    own = {"node_rank", "headless", "host"}
+    common = {key: value for key, value in instance.items() if key not in own}
+    env = {key: value for key, value in instance["env"].items() if key not in instance["box_env"]}
+    words = [instance["image"]["reference"], *_vllm_args(common, plan, layout), *(f"{k}={env[k]}" for k in sorted(env))]
+    members = [[one["rank"], one["box"], one["address"]] for one in group["members"]]
+    spec = hashlib.sha256(json.dumps([_UNIT_GENERATION, words, members]).encode()).hexdigest()
+    return {**group, "spec": spec}
+
+
 def _probed(listen_address: str) -> str:
     """Return where an engine that listens there is asked from its own box."""
     if listen_address in {"0.0.0.0", "::"}:  # noqa: S104 - these say "everywhere", and the loopback is part of that
@@ -200,14 +223,7 @@ def secrets_file(instance: c.Mapping[str, t.Any], layout: Layout) -> str:
 
 def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: Layout) -> dict[str, t.Any]:
     """Return an instance's name, the argv of its container, its fingerprint and the settings of its guard."""
-    vllm_args = render_args(
-        {
-            **instance,
-            "host": layout.listen_address,
-            "kv_cache_memory_bytes": plan["kv_cache_memory_bytes"],
-            "gpu_memory_utilization": plan["gpu_memory_utilization"],
-        }
-    )
+    vllm_args = _vllm_args(instance, plan, layout)
     labels = {"gb10.fleet.instance": instance["name"], "gb10.fleet.model_role": instance["model_role"]}
     spec = fingerprint(docker_run(instance, vllm_args, layout, labels), layout.secrets)
     argv = docker_run(instance, vllm_args, layout, {**labels, "gb10.fleet.spec": spec})
@@ -223,6 +239,17 @@ def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: L
         # What its deploy record says until a soak says more.
         **_deploy_record.proven(instance.get("speculative"), None),
     }
+
+
+def _vllm_args(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: Layout) -> list[str]:
+    return render_args(
+        {
+            **instance,
+            "host": layout.listen_address,
+            "kv_cache_memory_bytes": plan["kv_cache_memory_bytes"],
+            "gpu_memory_utilization": plan["gpu_memory_utilization"],
+        }
+    )
 
 
 def files(
@@ -245,6 +272,8 @@ def files(
             }
             for suffix in ("service", "timer")
         ]
+    if any(one["settings"]["group"] for one in units):
+        found.append({"dest": f"{_UNIT_FOLDER}/gb10-fleet-peer@.service", "template": "gb10-fleet-peer@.service.j2"})
     for one in units:
         text = json.dumps(one["settings"], indent=4, sort_keys=True)
         found += [

@@ -105,6 +105,23 @@ FAULTS: dict[str, Fault] = {
         ("model_roles[0]", "tensor_parallel_size is 2, but a box has one GPU", "fits one box"),
         box="model_roles:\n  - {role: writer, tensor_parallel_size: 2}\n",
     ),
+    "a serving group of one box": Fault(
+        ("serving_group.tensor_parallel_size", "the group sparks has 1 box", "model_roles of spark-1"),
+        box=BOX + "serving_address: 192.0.2.1\n",
+        group=CATALOGUE + "serving_group: {model_role: writer, tensor_parallel_size: 2}\n",
+        where="group_vars/sparks.yml",
+    ),
+    "an unknown key of a serving group": Fault(
+        ("serving_group.modle_role", "there is no key 'modle_role' here", "did you mean model_role?"),
+        group=CATALOGUE + "serving_group: {model_role: writer, modle_role: writer}\n",
+        where="group_vars/sparks.yml",
+    ),
+    "a flag of serving groups": in_group(
+        "    max_num_seqs: 4\n",
+        "    max_num_seqs: 4\n    args: {nnodes: 2}\n",
+        "writer.args",
+        "sets the flag 'nnodes', which has a key of its own: serving_group",
+    ),
     "an image without a digest": Fault(
         ("model_roles[0]", "without a digest, and a tag alone can move", "digest: 'sha256:...'"),
         group=CATALOGUE.replace(f"      digest: {DIGEST}\n", ""),

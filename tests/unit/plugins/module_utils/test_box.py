@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc as c
 import json
 import pathlib
+import time
 import typing as t
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _box,
     _command,
+    _group_files,
     _instance,
     _journal,
     _memory,
@@ -210,3 +212,77 @@ def test_pulls_are_reported_at_most_every_two_seconds(monkeypatch: pytest.Monkey
     for line in ("first", "too soon", "still too soon", "now", "much later"):
         seldom.say(line)
     assert told == ["first", "now", "much later"]
+
+
+@pytest.fixture
+def rank(box: Box, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> _group_files.GroupFiles:
+    """Return the files of a rank whose daemon has just said that start "a" goes into round "r"."""
+    monkeypatch.setattr(_group_files, "FOLDER", tmp_path / "groups")
+    monkeypatch.setattr(_instance, "settings", lambda _name: {**SETTINGS, "group": {"rank": 1}})
+    monkeypatch.setenv("INVOCATION_ID", "a")
+    files = _group_files.GroupFiles("writer")
+    files.write(_group_files.Round("a", "r", ("b", "a"), 1.0))
+    files.write(_group_files.View("a", head_round="r", head_serves=True, at=time.monotonic()))
+    return files
+
+
+def test_the_gate_of_a_rank_opens_when_all_ranks_start(
+    box: Box, rank: _group_files.GroupFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory(monkeypatch, 50)
+    assert _box.main(["gate", "writer"]) == 0
+    status = box.status()
+    assert status is not None
+    assert status.message == "all ranks start together"
+    gate = rank.gate("a")
+    assert gate is not None
+    assert gate.open
+
+
+def test_the_gate_of_a_rank_refuses_when_another_one_has_given_up(
+    box: Box, rank: _group_files.GroupFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory(monkeypatch, 50)
+    rank.write(_group_files.View("a", refused="rank 0 (spark-1) stays down", at=time.monotonic()))
+    assert _box.main(["gate", "writer"]) == 1
+    status = box.status()
+    assert status is not None
+    assert (status.failed, status.message) == (True, "rank 0 (spark-1) stays down")
+
+
+def test_a_headless_rank_is_ready_when_its_head_serves(box: Box, rank: _group_files.GroupFiles) -> None:
+    assert _box.main(["ready", "writer"]) == 0
+    status = box.status()
+    assert status is not None
+    assert "the head has answered a completion" in status.message
+
+
+def test_how_the_engine_of_a_rank_ended_is_kept(
+    box: Box, rank: _group_files.GroupFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("SERVICE_RESULT", "exit-code"), ("EXIT_CODE", "exited"), ("EXIT_STATUS", "137")):
+        monkeypatch.setenv(name, value)
+    assert _box.main(["ended", "writer"]) == 0
+    ended = rank.ended()
+    assert ended is not None
+    assert (ended.round, ended.cause) == ("r", "its container was killed (exit status 137)")
+
+
+def test_a_rank_that_stays_down_names_all_boxes_that_have_to_be_started(
+    box: Box, rank: _group_files.GroupFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = {"rank": 1, "members": [{"box": "spark-1"}, {"box": "spark-2"}]}
+    monkeypatch.setattr(_instance, "settings", lambda _name: {**SETTINGS, "group": group})
+    box.answers["systemctl show"] = (0, "ActiveState=failed\nResult=start-limit-hit\nInvocationID=a\n", "")
+    assert _box.main(["explain", "writer"]) == 0
+    ((_unit, line),) = box.journal
+    assert "when it is cured, on each of spark-1, spark-2: `systemctl reset-failed vllm-writer.service`" in line
+
+
+def test_a_rank_that_was_stopped_by_a_person_says_nothing_of_staying_down(
+    box: Box, rank: _group_files.GroupFiles
+) -> None:
+    box.answers["systemctl show"] = (0, "ActiveState=failed\nResult=signal\nInvocationID=a\n", "")
+    rank.write(_group_files.Stopped("a"))
+    assert _box.main(["explain", "writer"]) == 0
+    assert not box.journal

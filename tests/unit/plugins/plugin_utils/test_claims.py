@@ -61,6 +61,7 @@ def test_what_a_claim_says_is_complete(name: str) -> None:
     "name",
     [
         "DRIVER_590_NOT_REQUIRED",
+        "DRIVER_580_178_KERNEL_7",
         "UTILISATION_BINDS_BUT_VARIES",
         "NO_SM121_CUBIN_IS_NO_FAULT",
         "NVFP4_ENV_GONE_IN_0_24",

@@ -207,3 +207,114 @@ def test_the_watch_is_settled_beside_the_engine_and_does_not_restart_it() -> Non
 def destinations(unit: dict[str, t.Any]) -> list[str]:
     """Return where the files of a unit go."""
     return [file["dest"] for file in _unit.files([unit], "/etc/gb10-fleet", "units")]
+
+
+def rank(number: int, **changes: t.Any) -> dict[str, t.Any]:
+    """Return the unit of one rank of two."""
+    address = f"192.168.100.{11 + number}"
+    members = [{"rank": at, "box": f"spark-{at + 1}", "address": f"192.168.100.{11 + at}"} for at in range(2)]
+    instance = {
+        **INSTANCE,
+        "tensor_parallel_size": 2,
+        "nnodes": 2,
+        "node_rank": number,
+        "master_addr": "192.168.100.11",
+        "master_port": 29501,
+        "env": {**INSTANCE["env"], "VLLM_HOST_IP": address, "GLOO_SOCKET_IFNAME": f"enp1s0f{number}np0"},
+        "box_env": ["GLOO_SOCKET_IFNAME", "VLLM_HOST_IP"],
+        "devices": ["/dev/infiniband"],
+        "serving_group": {"name": "pair", "rank": number, "members": members, "peer_port": 29511},
+        **({"headless": True} if number else {}),
+        **changes,
+    }
+    return _unit.unit(instance, PLAN, layout())
+
+
+def test_the_ranks_of_a_group_differ_in_their_rank_and_in_what_is_of_their_box() -> None:
+    head, follower = rank(0), rank(1)
+    only_head = [word for word in head["argv"] if word not in follower["argv"]]
+    only_follower = [word for word in follower["argv"] if word not in head["argv"]]
+    assert [word for word in only_head if "label" not in word] == [
+        "--env=GLOO_SOCKET_IFNAME=enp1s0f0np0",
+        "--env=VLLM_HOST_IP=192.168.100.11",
+        "0",
+    ]
+    assert [word for word in only_follower if "label" not in word] == [
+        "--env=GLOO_SOCKET_IFNAME=enp1s0f1np0",
+        "--env=VLLM_HOST_IP=192.168.100.12",
+        "1",
+        "--headless",
+    ]
+    for one in (head, follower):
+        words = " ".join(one["argv"])
+        assert "--tensor-parallel-size 2 --nnodes 2 --node-rank" in words
+        assert "--master-addr 192.168.100.11 --master-port 29501" in words
+        assert "--device=/dev/infiniband" in words
+    assert head["spec"] != follower["spec"]
+
+
+def test_ranks_that_were_deployed_alike_know_each_other_by_their_settings() -> None:
+    spec = rank(0)["settings"]["group"]["spec"]
+    assert rank(1)["settings"]["group"]["spec"] == spec
+    other_image = {**INSTANCE["image"], "reference": "vllm/vllm-openai@sha256:" + "cd" * 32}
+    for changes in ({"max_num_seqs": 8}, {"image": other_image}, {"master_port": 29502}):
+        assert rank(1, **changes)["settings"]["group"]["spec"] != spec
+    env = {**INSTANCE["env"], "VLLM_LOGGING_LEVEL": "INFO", "VLLM_HOST_IP": "192.168.100.12"}
+    assert rank(1, env=env)["settings"]["group"]["spec"] != spec
+
+
+def test_an_instance_of_one_box_has_no_group_and_no_daemon() -> None:
+    alone, head = _unit.unit(INSTANCE, PLAN, layout()), rank(0)
+    assert alone["settings"]["group"] is None
+    for units, daemons in (([alone], 0), ([alone, head], 1)):
+        templates = [one.get("template") for one in _unit.files(units, "/etc/gb10-fleet", "units")]
+        assert templates.count("gb10-fleet-peer@.service.j2") == daemons
+
+
+def test_what_failed_the_last_time_is_announced_as_another_try() -> None:
+    last = {"reason": "vllm-writer.service hangs.", "specs": {"writer": "new"}}
+    failed = {**OBSERVED, "deployment": {"last": last}}
+    again = _unit.changes([wanted("writer", "new")], failed)["announcement"]
+    assert again[-1] == "try again what failed the last time: vllm-writer.service hangs."
+    assert not any("try again" in line for line in _unit.changes([wanted("writer", "newer")], failed)["announcement"])
+
+
+def test_a_set_of_secrets_is_one_file_of_its_own_and_named_by_its_hash() -> None:
+    one, two = ([_unit.unit(INSTANCE, PLAN, layout(secrets={"HF_TOKEN": token}))] for token in ("one", "two"))
+    files = _unit.files([*one, *one], "/etc/gb10-fleet", "secrets")
+    assert [(file["mode"], file["template"]) for file in files] == [("0600", "secrets.env.j2")]
+    assert files[0]["dest"] == one[0]["secrets"]["file"] != two[0]["secrets"]["file"]
+    assert one[0]["secrets"]["hash"].startswith(files[0]["dest"].removeprefix("/var/lib/gb10-fleet/secrets/")[:32])
+    assert _unit.files([_unit.unit(INSTANCE, PLAN, layout())], "/etc/gb10-fleet", "secrets") == []
+
+
+def test_the_box_is_told_what_a_boot_is_held_to() -> None:
+    numbers = {"kv_tokens": {"value": 2176}, "kv_block_size": {"value": 128}, "weights": {"value": 7}}
+    instance = {**INSTANCE, "expects": {"moe_backend": "MARLIN"}}
+    settings = _unit.unit(instance, {**PLAN, "numbers": numbers}, layout())["settings"]
+    assert settings["expects"] == {"moe_backend": "MARLIN"}
+    # What the image can run decides as well, where it was looked at.
+    expects = {"moe_backend": "MARLIN", "linear_backend": "MarlinNvFp4LinearKernel"}
+    for seen, wanted_ in ((True, expects), (False, {"moe_backend": "MARLIN"})):
+        planned = {**PLAN, "numbers": numbers, "expects": expects, "image_seen": seen}
+        assert _unit.unit(instance, planned, layout())["settings"]["expects"] == wanted_
+    assert settings["planned"] == {
+        "kv_tokens": 2176,
+        "kv_block_size": 128,
+        "weights": 7,
+        "kv_cache_memory_bytes": PLAN["kv_cache_memory_bytes"],
+        "max_model_len": 4096,
+        "vllm": "0.32.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "checks"),
+    [
+        ({}, []),
+        ({"tool_call_parser": "qwen3_coder"}, ["chat", "stream", "completions", "answer", "tools"]),
+        ({"tool_call_parser": "qwen3_coder", "kind": "base"}, []),
+    ],
+)
+def test_tool_calls_are_proven_where_there_is_a_parser_for_them(changes: dict[str, str], checks: list[str]) -> None:
+    assert _unit.unit({**INSTANCE, **changes}, PLAN, layout())["settings"]["checks"] == checks

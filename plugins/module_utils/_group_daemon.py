@@ -1,0 +1,290 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The daemon beside each rank of a serving group: publishes its state, watches the others, and stops what is alone.
+
+It starts nothing: systemd does, and the start gate waits for this daemon's word that all ranks start together. It ends
+an engine by restarting its unit, so that what comes next is again systemd's start with its gate and its start limit.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import pathlib
+import sys
+import threading
+import time
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _command,
+    _group_files,
+    _group_rules,
+    _heartbeat,
+    _instance,
+    _journal,
+    _status,
+)
+from ansible_collections.gb10.fleet.plugins.module_utils._group_link import Link, StateServer
+
+# systemd starts the daemon again, except after this exit status: the instance is gone, or no rank of a group any more.
+NOT_NEEDED: t.Final = 3
+_EVERY_S: t.Final = 1.0
+# How long the story of a round waits for what the other ranks have to say.
+_STORY_S: t.Final = 15.0
+_SYSTEMCTL_S: t.Final = 20.0
+# A headless rank takes 11 s to end in order (vLLM 0.32.0, measured 2026-11-29), on a busy box more.
+_ENGINE_STOP_S: t.Final = 30
+# Whether a rank's last word is about its present stage: what a failed start said is over when the next one begins.
+_HAS_FAILED: t.Final[c.Mapping[str, bool]] = {
+    "given-up": True,
+    "ending": True,
+    "pausing": True,
+    "gating": False,
+    "booting": False,
+}
+_BEFORE_MAIN: t.Final = ("start-pre", "condition")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A serving group as the settings of its instance on this box describe it. Times in seconds."""
+
+    name: str
+    spec: str
+    rank: int
+    members: tuple[_group_rules.Member, ...]
+    port: int
+    silence_s: float
+    heartbeat_s: float
+
+    @classmethod
+    def read(cls, settings: c.Mapping[str, t.Any]) -> Group | None:
+        """Read the settings; None where the instance is not a rank of a group."""
+        group = settings.get("group")
+        if not group:
+            return None
+        return cls(
+            name=str(group["name"]),
+            spec=str(group["spec"]),
+            rank=int(group["rank"]),
+            members=tuple(
+                _group_rules.Member(int(one["rank"]), str(one["box"]), str(one["address"])) for one in group["members"]
+            ),
+            port=int(group["peer_port"]),
+            silence_s=float(group["silence_seconds"]),
+            heartbeat_s=float(group["heartbeat_seconds"]),
+        )
+
+    @property
+    def own(self) -> _group_rules.Member:
+        """This box's member."""
+        return next(one for one in self.members if one.rank == self.rank)
+
+    @property
+    def others(self) -> tuple[_group_rules.Member, ...]:
+        """The other boxes' members."""
+        return tuple(one for one in self.members if one.rank != self.rank)
+
+
+def stage_of(unit: _instance.Unit, files: _group_files.GroupFiles) -> _group_rules.Stage:
+    """Return what a rank is doing, by its unit and by what was left of its present start."""
+    if unit.active_state == "failed" and not files.stopped(unit.invocation):
+        return "given-up"
+    if unit.active_state in ("inactive", "failed"):
+        return "stopped"
+    if unit.active_state == "deactivating":
+        return "ending"
+    if unit.sub_state.startswith("auto-restart"):
+        return "pausing"
+    if unit.sub_state in _BEFORE_MAIN:
+        gate = files.gate(unit.invocation)
+        return "open" if gate is not None and gate.open else "gating"
+    return "serving" if unit.active_state == "active" else "booting"
+
+
+class Daemon:
+    """One rank's daemon."""
+
+    def __init__(
+        self, instance: str, settings: c.Mapping[str, t.Any], group: Group, api_key: c.Callable[[], str]
+    ) -> None:
+        self.instance = instance
+        self.unit = _instance.unit_name(instance)
+        self.group = group
+        self._files = _group_files.GroupFiles(instance)
+        self._links = [Link(one, instance, group.port, group.own.address) for one in group.others]
+        self._heartbeat = _heartbeat.Heartbeat(settings, every_s=group.heartbeat_s, api_key=api_key)
+        self._lock = threading.Lock()
+        self._state = self._observe()
+        self._ended_round = ""
+        self._ended_at = 0.0
+
+    def run(self, still_needed: c.Callable[[], bool]) -> None:
+        """Work until the daemon is not needed any more, or has to start anew."""
+        server = StateServer(self.group.own.address, self.group.port, self.published)
+        server.run()
+        for link in self._links:
+            link.run()
+        if self.group.rank == 0:
+            self._heartbeat.run(self._serves)
+        say(
+            f"watching {', '.join(map(str, self.group.others))} of serving group {self.group.name}, "
+            f"answering at {self.group.own.address}:{self.group.port}"
+        )
+        while still_needed():
+            self.step()
+            time.sleep(_EVERY_S)
+
+    def published(self) -> c.Mapping[str, t.Any]:
+        """Return the state as others read it."""
+        with self._lock:
+            return dataclasses.replace(self._state, now=time.time()).as_dict()
+
+    def _serves(self) -> bool:
+        with self._lock:
+            return self._state.stage == "serving"
+
+    def _observe(self) -> _group_rules.RankState:
+        unit = _instance.show(_command.run, self.unit)
+        stage = stage_of(unit, self._files)
+        joined = self._files.round(unit.invocation)
+        # A stopped rank has no round, whatever its last start went into.
+        name = joined.name if joined and stage in ("open", "booting", "serving") else ""
+        last = _status.StatusFile(self.instance).read()
+        return _group_rules.RankState(
+            instance=self.instance,
+            spec=self.group.spec,
+            rank=self.group.rank,
+            token=unit.invocation,
+            stage=stage,
+            round=name,
+            sees={link.member.rank: token for link in self._links if (token := link.seen().token)},
+            said=last.message if last and last.failed is _HAS_FAILED.get(stage) else "",
+            ended=self._files.ended(),
+            now=time.time(),
+        )
+
+    def step(self) -> None:
+        """Look once, and do what has to be done."""
+        before, state = self._state, self._observe()
+        if state.token != before.token:
+            for link in self._links:
+                link.forgive()
+            self._heartbeat.forget()
+        with self._lock:
+            self._state = state
+        others = [link.seen() for link in self._links]
+        waiting = refused = ""
+        if state.stage == "open" and not state.round:
+            meeting = _group_rules.meet(state, others)
+            waiting, refused = meeting.waiting, meeting.refused
+            if meeting.round:
+                self._files.write(_group_files.Round(state.token, meeting.round, meeting.tokens, time.monotonic()))
+                say(f"all ranks are ready: round {meeting.round} begins")
+        elif state.in_round:
+            self._watch(state, others)
+        self._view(state, others, waiting, refused)
+        self._tell()
+
+    def _watch(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
+        joined = self._files.round(state.token)
+        tokens, began = (joined.tokens, joined.at) if joined else ((), 0.0)
+        age_s = time.monotonic() - began
+        loss = _group_rules.lost(state, tokens, others, silence_s=self.group.silence_s, age_s=age_s)
+        if loss is not None:
+            self._end(state, loss.cause, own=False, silent=loss.silent)
+        elif self._heartbeat.failed:
+            self._end(state, self._heartbeat.failed, own=True)
+
+    def _end(self, state: _group_rules.RankState, cause: str, *, own: bool, silent: bool = False) -> None:
+        """End the engine and start anew; the gate then waits until the others are there again."""
+        first = self._files.asked(state.token) is None
+        if first:
+            say(f"ending the engine: {cause}")
+            self._files.write(_group_files.Asked(state.token, cause, own))
+            _status.StatusFile(self.instance).write(_status.Status("group", cause, failed=True, at=time.time()))
+        if silent:
+            # A link that is down, or a box that reboots, is no failed try of this rank.
+            _command.run(["systemctl", "reset-failed", self.unit], timeout_s=_SYSTEMCTL_S)
+        # try-restart, and not over another job: what a person or a playbook is stopping stays stopped.
+        argv = ["systemctl", "try-restart", "--no-block", "--job-mode=fail", self.unit]
+        code, _out, err = _command.run(argv, timeout_s=_SYSTEMCTL_S)
+        if code != 0:
+            say(f"the unit could not be restarted, which is tried again: {err.strip()}")
+        elif first:
+            # systemd gives an engine that still boots no order of its own, and time that a rank alone should not have.
+            stop = ["docker", "stop", "--time", str(_ENGINE_STOP_S), _instance.container_name(self.instance)]
+            threading.Thread(target=_command.run, args=(stop,), daemon=True, name="stop").start()
+
+    def _view(
+        self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen], waiting: str, refused: str
+    ) -> None:
+        """Leave word for the gate and for the readiness of this rank."""
+        head = next((one.state for one in others if one.member.rank == 0 and one.silent_s <= _STORY_S), None)
+        self._files.write(
+            _group_files.View(
+                token=state.token,
+                waiting=waiting,
+                refused=refused,
+                head_round=head.round if head else "",
+                head_serves=bool(head and head.stage == "serving"),
+                at=time.monotonic(),
+            )
+        )
+
+    def _tell(self) -> None:
+        """Say in the unit's journal why the last round ended, once all ranks have said what they know, or cannot."""
+        ended = self._files.ended()
+        if ended is None or ended.round == self._files.told():
+            return
+        if self._ended_round != ended.round:
+            self._ended_round, self._ended_at = ended.round, time.monotonic()
+        records = {self.group.own: ended}
+        for link in self._links:
+            seen = link.seen()
+            if seen.state is not None and seen.state.ended is not None and seen.state.ended.round == ended.round:
+                there = seen.state.ended
+                records[link.member] = dataclasses.replace(
+                    there, at=there.at - link.offset_s, error_at=there.error_at - link.offset_s
+                )
+        if len(records) < len(self.group.members) and time.monotonic() - self._ended_at < _STORY_S:
+            return
+        self._files.tell(ended.round)
+        line = _group_rules.story(records)
+        _journal.error(self.unit, f"serving group {self.group.name} has stopped on all boxes: {line}")
+
+
+def run(instance: str, settings: c.Mapping[str, t.Any], api_key: c.Callable[[], str]) -> int:
+    """Be the daemon of an instance; return the exit status."""
+    group = Group.read(settings)
+    if group is None:
+        say(f"{instance} is not a rank of a serving group on this box; nothing to watch")
+        return NOT_NEEDED
+    program = pathlib.Path(sys.argv[0])
+    version = _stamp(program)
+
+    def still_needed() -> bool:
+        # systemd starts it again with the new program, or the new settings.
+        return _stamp(program) == version and _instance.settings(instance) == settings
+
+    Daemon(instance, settings, group, api_key).run(still_needed)
+    return 0
+
+
+def _stamp(path: pathlib.Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_ino, found.st_mtime_ns)
+
+
+def say(line: str) -> None:
+    """Write one line to the journal."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,147 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the parts of a serving group's rank on one box tell each other: small JSON files in /run.
+
+The start gate, the daemon and what runs when the engine has ended are processes of their own, and each may be killed
+or restarted at any time. None of them keeps in memory what another one, or itself after a restart, has to know.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import time
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.module_utils._group_rules import Ended
+
+FOLDER: t.Final = pathlib.Path("/run/gb10-fleet/groups")
+# The daemon writes every second; an older word is of one that does not run.
+_STALE_S: t.Final = 15.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gate:
+    """Whether the start gate of a start is open for its part, and since when it waits for the others (monotonic)."""
+
+    token: str
+    open: bool
+    since: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """The round that a start of this rank went into, and when (seconds of the box's monotonic clock)."""
+
+    token: str
+    name: str
+    tokens: tuple[str, ...]
+    at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class View:
+    """The daemon's last word: what is waited for, why a start is refused, and what the head is doing."""
+
+    token: str = ""
+    waiting: str = ""
+    refused: str = ""
+    head_round: str = ""
+    head_serves: bool = False
+    at: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """Why the daemon ended the engine of a start. ``own`` says that this rank itself is the reason."""
+
+    token: str
+    cause: str
+    own: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stopped:
+    """That a start was ended by an order to systemd, which calls a unit failed that is stopped while it starts."""
+
+    token: str
+
+
+class GroupFiles:
+    """The files of one rank, each replaced as a whole."""
+
+    def __init__(self, instance: str, folder: pathlib.Path | None = None) -> None:
+        self._folder = (folder or FOLDER) / instance
+
+    def write(self, word: Gate | Round | View | Asked | Stopped | Ended) -> None:
+        """Replace the last word of its kind."""
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path = self._path(type(word))
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(dataclasses.asdict(word)), encoding="utf-8")
+        new.replace(path)
+
+    def gate(self, token: str) -> Gate | None:
+        """Return what the gate of that start said, if anything."""
+        found = self._read(Gate)
+        return Gate(**found) if found and found.get("token") == token else None
+
+    def round(self, token: str) -> Round | None:
+        """Return the round that that start went into, if any."""
+        found = self._read(Round)
+        if not found or found.get("token") != token:
+            return None
+        return Round(token, str(found["name"]), tuple(found["tokens"]), float(found["at"]))
+
+    def view(self, now: float | None = None) -> View | None:
+        """Return the daemon's last word, None where it has not said anything for a while."""
+        found = self._read(View)
+        moment = time.monotonic() if now is None else now
+        return View(**found) if found and moment - float(found["at"]) <= _STALE_S else None
+
+    def asked(self, token: str) -> Asked | None:
+        """Return why the daemon ended the engine of that start, None where it did not."""
+        found = self._read(Asked)
+        return Asked(**found) if found and found.get("token") == token else None
+
+    def stopped(self, token: str) -> bool:
+        """Return whether that start was ended by an order."""
+        return self._read(Stopped).get("token") == token
+
+    def ended(self) -> Ended | None:
+        """Return how this rank left its last round."""
+        return Ended.read(self._read(Ended))
+
+    def told(self) -> str:
+        """Return the round whose end was told last."""
+        try:
+            return (self._folder / "told").read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
+    def tell(self, name: str) -> None:
+        """Remember that the end of a round was told."""
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        (self._folder / "told").write_text(name, encoding="utf-8")
+
+    def _path(self, kind: type) -> pathlib.Path:
+        return self._folder / f"{kind.__name__.lower()}.json"
+
+    def _read(self, kind: type) -> dict[str, t.Any]:
+        try:
+            found = json.loads(self._path(kind).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        names = {field.name for field in dataclasses.fields(kind)}
+        return found if isinstance(found, dict) and names == set(found) else {}
+
+
+def waiting_since(instance: str, token: str, folder: pathlib.Path | None = None) -> float | None:
+    """Return since when a start has waited for the other ranks (monotonic seconds), None where it does not."""
+    gate = GroupFiles(instance, folder).gate(token)
+    return gate.since if gate is not None and gate.open else None

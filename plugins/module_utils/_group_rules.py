@@ -1,0 +1,287 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a rank of a serving group says of itself, and when ranks start and stop together.
+
+A two-box engine is one engine. A rank that starts alone waits for ever, a rank whose partner was started anew never
+finds it, and neither says a word about it. So every rank publishes what it is doing, and these rules are all that the
+ranks have in common: there is no coordinator, and no rank gives another one an order.
+
+* A start of a rank has a token, the invocation id of its systemd unit. Ranks whose start gates are open meet in a
+  *round*: the hash of all of their tokens. A rank goes ahead only when every other rank sees it too, so that a link
+  that works in one direction starts nothing, and an engine never meets a partner of an earlier round.
+* A rank in a round ends it when another rank is not in that round any more, or has not answered for too long.
+
+Pure: no clock, no network. The daemon around it is _group_daemon.
+
+Note that this module util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import hashlib
+import typing as t
+
+# What is older does not count as seen when ranks meet.
+FRESH_S: t.Final = 4.0
+# How long after the start of a round the others may still be on their way into it.
+JOIN_S: t.Final = 20.0
+# How long another rank has to be seen to have given up before this one gives up, too: a person, or a playbook, starts
+# one after the other.
+GIVEN_UP_S: t.Final = 30.0
+_MAX_TEXT: t.Final = 1000
+
+Stage = t.Literal["stopped", "given-up", "ending", "pausing", "gating", "open", "booting", "serving"]
+_STAGES: t.Final[c.Mapping[str, str]] = {
+    "stopped": "is stopped",
+    "given-up": "stays down",
+    "ending": "is ending its engine",
+    "pausing": "is about to start again",
+    "gating": "waits for its memory",
+    "open": "is ready to start",
+    "booting": "is booting",
+    "serving": "is serving",
+}
+_IN_ROUND: t.Final = ("booting", "serving")
+
+
+class StateError(ValueError):
+    """An answer that is not the state of the rank that was asked for. The text says why not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A rank of the group, and where it answers."""
+
+    rank: int
+    box: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.box})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a rank left a round.
+
+    ``own`` says that it left of itself, not because of another rank. ``error`` is the first error in its engine's log,
+    empty where it said none. Times are seconds since the epoch, 0 for none.
+    """
+
+    round: str
+    cause: str
+    own: bool
+    at: float
+    error: str = ""
+    error_at: float = 0.0
+    echo: bool = False
+
+    @classmethod
+    def read(cls, data: object) -> Ended | None:
+        """Read what another rank published, or what was kept in a file; None where it is not usable."""
+        if not isinstance(data, dict):
+            return None
+        try:
+            return cls(
+                round=_text(data["round"]),
+                cause=_text(data["cause"]),
+                own=bool(data["own"]),
+                at=float(data["at"]),
+                error=_text(data.get("error", "")),
+                error_at=float(data.get("error_at", 0)),
+                echo=bool(data.get("echo", False)),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """What a rank publishes. ``sees`` are the tokens of the other ranks as it knows them, by rank."""
+
+    instance: str
+    spec: str
+    rank: int
+    token: str
+    stage: Stage
+    round: str
+    sees: c.Mapping[int, str]
+    said: str
+    ended: Ended | None
+    now: float
+
+    @property
+    def in_round(self) -> bool:
+        """Whether its engine runs."""
+        return self.stage in _IN_ROUND
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """Return the state as it is published."""
+        return {
+            **dataclasses.asdict(self),
+            "sees": {str(rank): token for rank, token in self.sees.items()},
+        }
+
+    @classmethod
+    def read(cls, data: object, instance: str, rank: int) -> RankState:
+        """Read what was published; raise StateError where it is not the state of that rank of that instance."""
+        if not isinstance(data, dict) or data.get("instance") != instance or data.get("rank") != rank:
+            raise StateError(f"what answers there is not rank {rank} of {instance}")
+        stage, sees = data.get("stage"), data.get("sees")
+        if stage not in _STAGES or not isinstance(sees, dict):
+            raise StateError(f"rank {rank} of {instance} speaks another language; deploy all boxes of the group")
+        try:
+            return cls(
+                instance=instance,
+                spec=_text(data["spec"]),
+                rank=rank,
+                token=_text(data["token"]),
+                stage=t.cast("Stage", stage),
+                round=_text(data["round"]),
+                sees={int(one): _text(token) for one, token in sees.items()},
+                said=_text(data["said"]),
+                ended=Ended.read(data.get("ended")),
+                now=float(data["now"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise StateError(
+                f"rank {rank} of {instance} speaks another language; deploy all boxes of the group"
+            ) from None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a rank knows of another one: its last answer, how old that is, and why there is no newer one.
+
+    ``given_up_s`` says for how long it has been seen to have given up without a break.
+    """
+
+    member: Member
+    state: RankState | None
+    silent_s: float
+    error: str = ""
+    given_up_s: float = 0.0
+
+    @property
+    def token(self) -> str:
+        """The token of the start that is under way there, empty where there is none or the answer is old."""
+        if self.state is None or self.silent_s > FRESH_S or self.state.stage in ("stopped", "given-up"):
+            return ""
+        return self.state.token
+
+    def words(self) -> str:
+        """Return what the other rank is doing, in words."""
+        if self.state is None or self.silent_s > FRESH_S:
+            why = f" ({self.error})" if self.error else ""
+            return f"{self.member} does not answer at {self.member.address}{why}, for {self.silent_s:.0f} s"
+        said = f": {self.state.said}" if self.state.said else ""
+        return f"{self.member} {_STAGES[self.state.stage]}{said}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Meeting:
+    """Whether the ranks can start: the round and its tokens, or what is waited for, or why the start is refused."""
+
+    round: str = ""
+    tokens: tuple[str, ...] = ()
+    waiting: str = ""
+    refused: str = ""
+
+
+def round_of(tokens: c.Sequence[str]) -> str:
+    """Return the name of the round that starts with these tokens, in the order of the ranks."""
+    return hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16]
+
+
+def meet(own: RankState, others: c.Sequence[Seen]) -> Meeting:
+    """Decide whether a rank whose gate is open may start now."""
+    for one in others:
+        if one.state is not None and one.state.stage == "given-up" and one.given_up_s >= GIVEN_UP_S:
+            return Meeting(refused=one.words())
+    tokens = _in_order(own, {one.member.rank: one.token for one in others})
+    name = round_of(tokens)
+    for one in others:
+        if not one.token or one.state is None:
+            return Meeting(waiting=one.words())
+        if one.state.spec != own.spec:
+            return Meeting(waiting=f"{one.member} was deployed with other settings; run site.yml for the whole group")
+        if one.state.in_round and one.state.round == name:
+            continue
+        if one.state.stage != "open":
+            return Meeting(waiting=one.words())
+        if one.state.sees.get(own.rank) != own.token:
+            return Meeting(waiting=f"{one.member} does not see this rank yet")
+    return Meeting(round=name, tokens=tokens)
+
+
+def _in_order(own: RankState, others: c.Mapping[int, str]) -> tuple[str, ...]:
+    tokens = {**others, own.rank: own.token}
+    return tuple(tokens[rank] for rank in sorted(tokens))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a rank has to leave its round. ``silent`` says that the other one could not be asked."""
+
+    cause: str
+    silent: bool
+
+
+def lost(
+    own: RankState, tokens: c.Sequence[str], others: c.Sequence[Seen], *, silence_s: float, age_s: float
+) -> Loss | None:
+    """Return why a rank cannot stay in its round, None where every other rank is in it.
+
+    ``tokens`` are those of the round, in the order of the ranks; ``age_s`` is how long ago it began.
+    """
+    if not own.round:
+        return Loss("it runs in no round, so nobody knows which partner it has", silent=False)
+    for one in others:
+        if one.silent_s > silence_s:
+            why = f": {one.error}" if one.error else ""
+            cause = f"{one.member} has not answered at {one.member.address} for {one.silent_s:.0f} s{why}"
+            return Loss(cause, silent=True)
+        state = one.state
+        if state is None or (state.in_round and state.round == own.round):
+            continue
+        joining = state.stage == "open" and state.token == tokens[one.member.rank]
+        if not (joining and age_s < JOIN_S):
+            return Loss(_left(one, own.round), silent=False)
+    return None
+
+
+def _left(one: Seen, name: str) -> str:
+    state = one.state
+    if state is not None and state.ended is not None and state.ended.round == name:
+        return f"{one.member} left: {state.ended.cause}"
+    if state is not None and state.in_round:
+        return f"{one.member} has started without this rank"
+    return one.words()
+
+
+def story(records: c.Mapping[Member, Ended]) -> str:
+    """Say in one line why a round ended: who left first of itself, and the first error over all ranks.
+
+    The times of ``records`` are of one clock. The loudest error is often on the wrong box, where it only echoes another
+    rank's end; an echo says nothing that the rank which left first does not say better.
+    """
+    own = {member: record for member, record in records.items() if record.own}
+    first, record = min((own or records).items(), key=lambda item: item[1].at)
+    line = f"{first} left first: {record.cause}" if own else f"no rank left of itself: {record.cause}"
+    errors = {member: one for member, one in records.items() if one.error and not one.echo}
+    if errors:
+        failed, error = min(errors.items(), key=lambda item: item[1].error_at)
+        if error.error not in line:
+            line += f"; the first error, on {failed}: {error.error}"
+    return line
+
+
+def _text(value: object) -> str:
+    """Return a text that came over the network as one short line."""
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return " ".join("".join(char if char.isprintable() else " " for char in value).split())[:_MAX_TEXT]

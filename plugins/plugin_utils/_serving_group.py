@@ -1,0 +1,288 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Serving groups: boxes that serve one instance together, each of them one rank of it.
+
+A serving group is an inventory group with ``serving_group: {model_role: ..., tensor_parallel_size: 2}`` in its
+group_vars. This file finds the group of a box and makes the instance of its rank, or names everything that is wrong
+with it. It is pure: no host, no file, no clock.
+
+Note that this plugin util is private to the collection and can change without notice.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import ipaddress
+import re
+import typing as t
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _model_roles as model_roles
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
+from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
+
+_MASTER_PORT: t.Final = 29501
+_PEER_PORT: t.Final = 29511
+_SILENCE_S: t.Final = 20
+_HEARTBEAT_S: t.Final = 15
+# A headless rank takes 11 seconds to end in order (vLLM 0.32.0, measured 2026-11-29); killed, it would leave its
+# memory behind for a while.
+LEAST_STOP_S: t.Final = 20
+# What a box's own variables may say of its rank.
+BOX_KEYS: t.Final = ("serving_address", "serving_env", "serving_devices")
+# Environment that names something of one box: for a whole group it would be wrong on all others.
+_ONE_BOX: t.Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES")
+_PLACEHOLDER: t.Final = re.compile(r"[Xx]s[Yy]f[Zz]|<[^>]*>|roce-ip")
+
+_OWN_KEYS: t.Final[c.Mapping[str, schema.Kind]] = {
+    "model_role": schema.text("coordinator"),
+    "tensor_parallel_size": schema.whole("2", low=1, high=64),
+    "pipeline_parallel_size": schema.whole("1", low=1, high=64),
+    "ranks": schema.sequence("[spark-1, spark-2]", schema.text("spark-1")),
+    "master_port": schema.whole(str(_MASTER_PORT), low=1024, high=65535),
+    "peer_port": schema.whole(str(_PEER_PORT), low=1024, high=65535),
+    "silence_seconds": schema.whole(str(_SILENCE_S), low=5, high=3600),
+    "heartbeat_seconds": schema.whole(str(_HEARTBEAT_S), low=5, high=3600),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declared:
+    """``serving_group`` as it reaches a box, and where it was written; ``origin`` tells two alike ones apart."""
+
+    value: object
+    origin: str = ""
+
+    def same(self, other: Declared) -> bool:
+        """Return whether both boxes have it from the same place."""
+        return self.origin == other.origin and self.value == other.value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """The serving group of a box: its name, its boxes in the order of the inventory, and what it is to serve."""
+
+    name: str
+    boxes: tuple[str, ...]
+    value: object
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What the inventory says of all boxes.
+
+    ``declared`` holds the ``serving_group`` of the boxes that have one, ``groups`` the boxes of every inventory group,
+    ``addresses`` the ``serving_address`` by box, ``playing`` the boxes of this run.
+    """
+
+    declared: c.Mapping[str, Declared]
+    groups: c.Mapping[str, c.Sequence[str]]
+    addresses: c.Mapping[str, object]
+    playing: c.Sequence[str]
+
+
+def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:
+    """Return the serving group of a box, if it is in one, or why that cannot be told."""
+    mine = fleet.declared.get(box)
+    if mine is None:
+        return None, []
+    same = {other for other, one in fleet.declared.items() if one.same(mine)}
+    holding = [name for name in sorted(fleet.groups) if name != "all" and box in fleet.groups[name]]
+    exact = [name for name in holding if set(fleet.groups[name]) == same]
+    if exact:
+        name = next((one for one in exact if f"group_vars/{one}" in mine.origin), exact[0])
+        return Group(name, tuple(fleet.groups[name]), mine.value), []
+    # Ansible gives a box the variables of one of its groups only: those of the other group's boxes differ.
+    wider = sorted(
+        (name for name in holding if same < set(fleet.groups[name])), key=lambda name: (len(fleet.groups[name]), name)
+    )
+    for name in wider:
+        strangers = [one for one in fleet.groups[name] if one not in same and one in fleet.declared]
+        if strangers:
+            what = f"{strangers[0]}, a box of the group {name}, is in another serving group as well"
+            remedy = "a box is a rank of one group; take it out of one of them"
+            return None, [Problem(("serving_group",), what, remedy, mine.value)]
+    what = f"it reaches {', '.join(sorted(same))}, which are not the boxes of one group of the inventory"
+    remedy = "put it into the group_vars of a group that holds exactly the boxes of its ranks"
+    return None, [Problem(("serving_group",), what, remedy, mine.value)]
+
+
+def group_problems(group: Group, catalogue: c.Mapping[str, t.Any], fleet: Fleet) -> c.Iterator[Problem]:
+    """Yield what is wrong with a group as a whole, the same for each of its boxes."""
+    path: schema.Path = ("serving_group",)
+    value = group.value
+    kinds = {**model_roles.ENTRY, **_OWN_KEYS}
+    kinds.pop("role")
+    wrong = list(schema.problems(value, schema.mapping(_EXAMPLE, kinds, ("model_role",)), path))
+    if wrong or not isinstance(value, dict):
+        yield from wrong
+        return
+    role = value["model_role"]
+    if role not in catalogue:
+        remedy = schema.nearest(role, catalogue)
+        yield Problem((*path, "model_role"), f"there is no model role {role!r}", remedy, role)
+        return
+    yield from _size_problems(group, value, catalogue[role])
+    ranks = value.get("ranks", list(group.boxes))
+    if sorted(ranks) != sorted(group.boxes):
+        what = f"it names {', '.join(ranks)}, and the boxes of the group are {', '.join(group.boxes)}"
+        yield Problem((*path, "ranks"), what, "name every box of the group once, the head first", ranks)
+    left = [box for box in group.boxes if box not in fleet.playing]
+    if left:
+        what = (
+            f"{', '.join(left)} of the group {group.name} "
+            f"{'is' if len(left) == 1 else 'are'} not in this run, and its ranks start and stop together only"
+        )
+        yield Problem(path, what, f"run it for the whole group: -l {group.name}", value)
+    yield from _address_problems(group, fleet)
+
+
+_EXAMPLE: t.Final = "{model_role: coordinator, tensor_parallel_size: 2}"
+
+
+def sizes(value: c.Mapping[str, t.Any], model_role: c.Mapping[str, t.Any], boxes: int) -> tuple[int, int]:
+    """Return tensor and pipeline parallel size: as written, else by the model role, else one rank for each box."""
+    pipeline = int(value.get("pipeline_parallel_size", 1))
+    of_role = int(model_role.get("tensor_parallel_size", 1))
+    tensor = int(value.get("tensor_parallel_size", of_role if of_role > 1 else max(1, boxes // pipeline)))
+    return tensor, pipeline
+
+
+def _size_problems(
+    group: Group, value: c.Mapping[str, t.Any], model_role: c.Mapping[str, t.Any]
+) -> c.Iterator[Problem]:
+    boxes = len(group.boxes)
+    tensor, pipeline = sizes(value, model_role, boxes)
+    path = ("serving_group", "tensor_parallel_size")
+    shape = f"tensor_parallel_size {tensor}" + (f" times pipeline_parallel_size {pipeline}" if pipeline > 1 else "")
+    if boxes == 1 or tensor * pipeline == 1:
+        what = f"the group {group.name} has {boxes} box{'es' if boxes > 1 else ''} and {shape}, which is no group"
+        yield Problem(path, what, f"name the model role in model_roles of {group.boxes[0]} instead", value)
+    elif tensor * pipeline != boxes:
+        what = (
+            f"{shape} makes {tensor * pipeline} ranks, and the group {group.name} has {boxes} boxes "
+            f"({', '.join(group.boxes)}), each of them with one GPU"
+        )
+        yield Problem(path, what, "make the two numbers equal: change the sizes, or the boxes of the group", value)
+
+
+def _address_problems(group: Group, fleet: Fleet) -> c.Iterator[Problem]:
+    seen: dict[str, str] = {}
+    for box in group.boxes:
+        given = fleet.addresses.get(box)
+        path = ("serving_address",)
+        remedy = f"put the address of its fabric interface into host_vars of {box}, such as 192.168.100.11"
+        if given is None:
+            yield Problem(path, f"{box} of the group {group.name} does not say where its rank is reached", remedy)
+            continue
+        try:
+            address = ipaddress.ip_address(given if isinstance(given, str) else "")
+        except ValueError:
+            yield Problem(path, f"{schema.shown(given)} of {box} is no IP address", remedy, given)
+            continue
+        if address.is_loopback or address.is_unspecified or address.is_multicast:
+            yield Problem(path, f"{address} of {box} cannot be reached from another box", remedy, given)
+        elif str(address) in seen:
+            what = f"{box} and {seen[str(address)]} both have {address}"
+            yield Problem(path, what, "give each box the address of its own interface", given)
+        seen.setdefault(str(address), box)
+
+
+def rank_problems(box: str, group: Group, variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
+    """Yield what is wrong with the variables of one box of a group."""
+    env = variables.get("serving_env", {})
+    yield from schema.problems(env, model_roles.MODEL_ROLE["env"], ("serving_env",))
+    devices = variables.get("serving_devices", [])
+    device = schema.text("/dev/infiniband", pattern=r"/dev/[\w./-]+", meaning="a path in /dev")
+    yield from schema.problems(devices, schema.sequence("[/dev/infiniband]", device), ("serving_devices",))
+    for name, value in env.items() if isinstance(env, dict) else ():
+        if name == "VLLM_HOST_IP":
+            yield Problem(("serving_env", name), "is written by the collection", "write serving_address instead", value)
+        elif _PLACEHOLDER.search(str(value)):
+            what = f"{schema.shown(value)} of {box} is a placeholder"
+            yield Problem(("serving_env", name), what, "write the name that `ip link` shows on that box", value)
+    stop = variables.get("vllm_server_stop_timeout")
+    if stop is not None and str(stop).isdigit() and int(stop) < LEAST_STOP_S:
+        what = f"{stop} is too short for a rank of the group {group.name}, which takes 11 s to end in order"
+        yield Problem(("vllm_server_stop_timeout",), what, f"give it {LEAST_STOP_S} or more", stop)
+
+
+def instance_of(
+    box: str, group: Group, catalogue: c.Mapping[str, t.Any], fleet: Fleet, variables: c.Mapping[str, t.Any]
+) -> tuple[dict[str, t.Any], list[Problem]]:
+    """Return the complete instance of a box's rank, or what is still wrong with it."""
+    value = t.cast("dict[str, t.Any]", group.value)
+    path: schema.Path = ("serving_group",)
+    entry = {key: one for key, one in value.items() if key not in _OWN_KEYS}
+    instance = model_roles.make_instance({**entry, "role": value["model_role"]}, catalogue)
+    found = list(model_roles.instance_problems(instance, path, value, alone=False))
+    found += _own_problems(instance, value)
+    boxes = [str(one) for one in value.get("ranks", group.boxes)]
+    tensor, pipeline = sizes(value, catalogue[value["model_role"]], len(boxes))
+    rank = boxes.index(box)
+    addresses = {one: str(ipaddress.ip_address(str(fleet.addresses[one]))) for one in boxes}
+    own_env = {str(name): one for name, one in variables.get("serving_env", {}).items()}
+    instance |= {
+        "tensor_parallel_size": tensor,
+        "nodes": len(boxes),
+        "nnodes": len(boxes),
+        "node_rank": rank,
+        "master_addr": addresses[boxes[0]],
+        "master_port": value.get("master_port", _MASTER_PORT),
+        "env": {**instance["env"], **own_env, "VLLM_HOST_IP": addresses[box]},
+        "box_env": sorted({*own_env, "VLLM_HOST_IP"}),
+        "devices": list(variables.get("serving_devices", [])),
+        "serving_group": {
+            "name": group.name,
+            "rank": rank,
+            "members": [{"rank": at, "box": one, "address": addresses[one]} for at, one in enumerate(boxes)],
+            "peer_port": value.get("peer_port", _PEER_PORT),
+            "silence_seconds": value.get("silence_seconds", _SILENCE_S),
+            "heartbeat_seconds": value.get("heartbeat_seconds", _HEARTBEAT_S),
+        },
+    }
+    if pipeline > 1:
+        instance["pipeline_parallel_size"] = pipeline
+    if rank:
+        instance["headless"] = True
+    return instance, found
+
+
+def _own_problems(instance: c.Mapping[str, t.Any], value: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
+    args = {str(name).replace("-", "_"): one for name, one in instance["args"].items()}
+    backend = args.get("distributed_executor_backend", "mp")
+    if backend != "mp":
+        what = f"distributed_executor_backend is {backend!r}, and groups are served by vLLM's own mp executor only"
+        remedy = "leave it out: mp needs no Ray in the image, and no cluster that outlives an engine"
+        yield Problem(("serving_group", "args"), what, remedy, value)
+    for name in _ONE_BOX:
+        if name in instance["env"]:
+            what = f"env sets {name} for all boxes, and interfaces are named by each box itself"
+            yield Problem(("serving_group", "env"), what, "put it into serving_env in the host_vars of each box", value)
+    ports = {
+        "port": instance["port"],
+        "master_port": value.get("master_port", _MASTER_PORT),
+        "peer_port": value.get("peer_port", _PEER_PORT),
+    }
+    for key, taken in (("master_port", "port"), ("peer_port", "port"), ("peer_port", "master_port")):
+        if ports[key] == ports[taken]:
+            what = f"{key} {ports[key]} is the {taken} of the group already"
+            yield Problem(("serving_group", key), what, "give it a number of its own", value)
+
+
+def clashes(instance: c.Mapping[str, t.Any], others: c.Sequence[c.Mapping[str, t.Any]], box: str) -> list[Problem]:
+    """Return how the rank of a box gets into the way of the other instances that the box serves."""
+    found = []
+    for one in others:
+        if one["name"] == instance["name"]:
+            what = f"name {one['name']} is taken by model_roles of {box} already"
+            found.append(Problem(("serving_group", "name"), what, "give one of them a name: of its own"))
+        mine = {"port": instance["port"], "master_port": instance["master_port"]}
+        mine["peer_port"] = instance["serving_group"]["peer_port"]
+        for key, port in mine.items():
+            if one["port"] == port:
+                what = f"{key} {port} is the port of {one['name']} on {box} already"
+                found.append(Problem(("serving_group", key), what, "give one of them another port"))
+    return found

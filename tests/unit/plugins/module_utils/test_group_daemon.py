@@ -1,0 +1,286 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The daemon of a rank, step by step; systemd and the other ranks are tables of the test."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _command,
+    _group_daemon,
+    _group_files,
+    _group_rules,
+    _instance,
+    _journal,
+    _status,
+)
+from ansible_collections.gb10.fleet.plugins.module_utils._group_files import Gate, Round, Stopped
+
+GROUP = {
+    "name": "pair",
+    "spec": "s",
+    "rank": 0,
+    "members": [
+        {"rank": 0, "box": "spark-1", "address": "192.0.2.1"},
+        {"rank": 1, "box": "spark-2", "address": "192.0.2.2"},
+    ],
+    "peer_port": 29511,
+    "silence_seconds": 20,
+    "heartbeat_seconds": 15,
+}
+SETTINGS: dict[str, t.Any] = {
+    "url": "http://127.0.0.1:1",
+    "models": ["writer"],
+    "kind": "chat",
+    "secrets_file": "",
+    "group": GROUP,
+}
+TOGETHER = _group_rules.round_of(("a", "b"))
+OTHER = _group_rules.RankState(
+    instance="writer",
+    spec="s",
+    rank=1,
+    token="b",
+    stage="serving",
+    round=TOGETHER,
+    sees={0: "a"},
+    said="",
+    ended=None,
+    now=0.0,
+)
+
+
+class Link:
+    """What is known of the other rank, as the test says it."""
+
+    offset_s = 0.0
+
+    def __init__(self, member: _group_rules.Member, _instance: str, _port: int, _source: str) -> None:
+        self.member = member
+        self.known = _group_rules.Seen(member=member, state=OTHER, silent_s=1.0)
+
+    def seen(self) -> _group_rules.Seen:
+        return self.known
+
+    def forgive(self) -> None:
+        pass
+
+
+@dataclasses.dataclass
+class Rank:
+    """One rank in a folder of the test."""
+
+    daemon: _group_daemon.Daemon
+    files: _group_files.GroupFiles
+    unit: dict[str, str]
+    ran: list[str]
+    journal: list[str]
+
+    @property
+    def link(self) -> Link:
+        return t.cast("Link", self.daemon._links[0])
+
+    def other(self, silent_s: float = 1.0, **changes: t.Any) -> None:
+        self.link.known = dataclasses.replace(
+            self.link.known, state=dataclasses.replace(OTHER, **changes), silent_s=silent_s
+        )
+
+    def is_in(self, active: str, sub: str, token: str = "a") -> None:
+        self.unit.update(ActiveState=active, SubState=sub, InvocationID=token)
+
+    def restarts(self) -> list[str]:
+        return [one for one in self.ran if "restart" in one]
+
+
+@pytest.fixture
+def rank(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
+    unit = {"LoadState": "loaded", "ActiveState": "active", "SubState": "running", "InvocationID": "a"}
+    ran: list[str] = []
+    journal: list[str] = []
+
+    def run(argv: list[str], **_options: object) -> tuple[int, str, str]:
+        ran.append(" ".join(argv))
+        return 0, "".join(f"{key}={value}\n" for key, value in unit.items()), ""
+
+    monkeypatch.setattr(_command, "run", run)
+    monkeypatch.setattr(_group_files, "FOLDER", tmp_path / "groups")
+    monkeypatch.setattr(_status.StatusFile.__init__, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(_group_daemon, "Link", Link)
+    monkeypatch.setattr(_journal, "error", lambda _unit, message: journal.append(message))
+    group = _group_daemon.Group.read(SETTINGS)
+    if group is None:
+        raise AssertionError
+    files = _group_files.GroupFiles("writer")
+    files.write(Round("a", TOGETHER, ("a", "b"), 1.0))
+    return Rank(_group_daemon.Daemon("writer", SETTINGS, group, str), files, unit, ran, journal)
+
+
+@pytest.mark.parametrize(
+    ("active", "sub", "gate", "stage"),
+    [
+        ("inactive", "dead", None, "stopped"),
+        ("failed", "failed", None, "given-up"),
+        ("deactivating", "stop-post", None, "ending"),
+        ("activating", "auto-restart", None, "pausing"),
+        ("activating", "auto-restart-queued", None, "pausing"),
+        ("activating", "start-pre", None, "gating"),
+        ("activating", "start-pre", Gate("a", False, 1.0), "gating"),
+        ("activating", "start-pre", Gate("a", True, 1.0), "open"),
+        ("activating", "start-post", Gate("a", True, 1.0), "booting"),
+        ("active", "running", Gate("a", True, 1.0), "serving"),
+    ],
+)
+def test_the_stage_of_a_rank_is_read_from_its_unit(
+    tmp_path: pathlib.Path, active: str, sub: str, gate: Gate | None, stage: str
+) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    if gate:
+        files.write(gate)
+    assert _group_daemon.stage_of(unit_in(active, sub), files) == stage
+
+
+def unit_in(active: str, sub: str) -> _instance.Unit:
+    text = f"ActiveState={active}\nSubState={sub}\nInvocationID=a\n"
+    return _instance.Unit.from_show("vllm-writer.service", text)
+
+
+def test_a_unit_that_was_stopped_while_it_started_has_not_given_up(tmp_path: pathlib.Path) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    files.write(Stopped("a"))
+    assert _group_daemon.stage_of(unit_in("failed", "failed"), files) == "stopped"
+    files.write(Stopped("of an earlier start"))
+    assert _group_daemon.stage_of(unit_in("failed", "failed"), files) == "given-up"
+
+
+def test_a_healthy_round_is_left_alone(rank: Rank) -> None:
+    rank.daemon.step()
+    assert not rank.restarts()
+    published = rank.daemon.published()
+    assert (published["stage"], published["round"], published["sees"]) == ("serving", TOGETHER, {"1": "b"})
+
+
+def test_ranks_meet(rank: Rank) -> None:
+    rank.is_in("activating", "start-pre", "c")
+    rank.files.write(Gate("c", True, 1.0))
+    rank.other(stage="gating", round="")
+    rank.daemon.step()
+    view = rank.files.view()
+    assert view is not None
+    assert "waits for its memory" in view.waiting
+    assert rank.files.round("c") is None
+    rank.other(stage="open", round="", sees={0: "c"})
+    rank.daemon.step()
+    joined = rank.files.round("c")
+    assert joined is not None
+    assert (joined.name, joined.tokens) == (_group_rules.round_of(("c", "b")), ("c", "b"))
+
+
+def test_a_rank_whose_partner_is_gone_starts_anew_and_says_why(rank: Rank) -> None:
+    rank.other(stage="pausing", round="")
+    rank.daemon.step()
+    assert rank.restarts() == ["systemctl try-restart --no-block --job-mode=fail vllm-writer.service"]
+    asked = rank.files.asked("a")
+    assert asked is not None
+    assert asked.own is False
+    status = _status.StatusFile("writer").read()
+    assert status is not None
+    assert status.failed
+    assert status.message == "rank 1 (spark-2) is about to start again"
+    assert not [one for one in rank.ran if "reset-failed" in one]
+
+
+def test_a_link_that_is_down_costs_no_try(rank: Rank) -> None:
+    rank.other(silent_s=30)
+    rank.daemon.step()
+    reset = rank.ran.index("systemctl reset-failed vllm-writer.service")
+    assert reset < rank.ran.index(rank.restarts()[0])
+    assert rank.restarts()
+
+
+def test_an_engine_that_does_not_complete_is_ended_by_its_own_rank(rank: Rank) -> None:
+    rank.daemon._heartbeat.failed = "it does not complete any more (hung: no completion in 20.0 s)"
+    rank.daemon.step()
+    asked = rank.files.asked("a")
+    assert asked is not None
+    assert asked.own
+    assert rank.restarts()
+    # The next start is not blamed for it.
+    rank.is_in("activating", "start-post", "c")
+    rank.files.write(Round("c", TOGETHER, ("c", "b"), 1.0))
+    rank.daemon.step()
+    assert rank.daemon._heartbeat.failed == ""
+
+
+@pytest.mark.parametrize(("active", "sub"), [("deactivating", "stop"), ("inactive", "dead"), ("failed", "failed")])
+def test_a_rank_without_an_engine_is_not_restarted(rank: Rank, active: str, sub: str) -> None:
+    rank.is_in(active, sub)
+    rank.other(stage="stopped", round="")
+    rank.daemon.step()
+    assert not rank.restarts()
+
+
+def ended(**changes: t.Any) -> _group_rules.Ended:
+    return _group_rules.Ended(**{"round": TOGETHER, "cause": "it was killed", "own": True, "at": 5.0, **changes})
+
+
+def test_the_end_of_a_round_is_told_once_when_all_ranks_have_spoken(rank: Rank) -> None:
+    rank.files.write(ended(cause="rank 1 (spark-2) is stopped", own=False))
+    rank.daemon.step()
+    assert not rank.journal
+    rank.other(ended=ended())
+    rank.daemon.step()
+    rank.daemon.step()
+    assert rank.journal == ["serving group pair has stopped on all boxes: rank 1 (spark-2) left first: it was killed"]
+
+
+def test_the_end_of_a_round_is_told_without_a_rank_that_does_not_speak(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.files.write(ended(cause="rank 1 (spark-2) has not answered", own=False))
+    rank.daemon.step()
+    later = _group_daemon.time.monotonic() + 60
+    monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: later)
+    rank.daemon.step()
+    assert rank.journal == [
+        "serving group pair has stopped on all boxes: no rank left of itself: rank 1 (spark-2) has not answered"
+    ]
+
+
+def test_the_view_for_a_follower_names_the_round_that_its_head_serves(rank: Rank) -> None:
+    head = _group_rules.Member(0, "spark-1", "192.0.2.1")
+    rank.link.known = dataclasses.replace(rank.link.known, member=head, state=dataclasses.replace(OTHER, rank=0))
+    rank.daemon.step()
+    view = rank.files.view()
+    assert view is not None
+    assert (view.head_round, view.head_serves) == (TOGETHER, True)
+    rank.link.known = dataclasses.replace(rank.link.known, silent_s=60)
+    rank.daemon.step()
+    view = rank.files.view()
+    assert view is not None
+    assert not view.head_serves
+
+
+def test_an_instance_of_one_box_needs_no_daemon() -> None:
+    assert _group_daemon.run("writer", {**SETTINGS, "group": None}, str) == _group_daemon.NOT_NEEDED
+
+
+def test_the_daemon_starts_anew_with_new_settings(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[dict[str, t.Any]] = [SETTINGS, {**SETTINGS, "url": "new"}]
+    steps: list[int] = []
+    monkeypatch.setattr(_instance, "settings", lambda _name: answers.pop(0))
+
+    def run(_self: object, still_needed: c.Callable[[], bool]) -> None:
+        while still_needed():
+            steps.append(1)
+
+    monkeypatch.setattr(_group_daemon.Daemon, "run", run)
+    assert _group_daemon.run("writer", SETTINGS, str) == 0
+    assert steps == [1]

@@ -1,0 +1,150 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Ranks ask each other over real sockets of this machine."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import http.client
+import http.server
+import json
+import socket
+import threading
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _group_link, _group_rules
+
+STATE = _group_rules.RankState(
+    instance="writer",
+    spec="s",
+    rank=1,
+    token="b",
+    stage="open",
+    round="",
+    sees={0: "a"},
+    said="",
+    ended=None,
+    now=0.0,
+)
+LOOPBACK = _group_rules.Member(1, "spark-2", "127.0.0.1")
+
+
+@pytest.fixture
+def serve() -> c.Iterator[c.Callable[[dict[str, t.Any]], int]]:
+    """Return how to publish a state; it answers with the port."""
+    servers: list[_group_link.StateServer] = []
+
+    def start(state: dict[str, t.Any]) -> int:
+        server = _group_link.StateServer("127.0.0.1", 0, lambda: state)
+        server.run()
+        servers.append(server)
+        return int(server.server_address[1])
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_rank_hears_what_another_one_publishes(serve: c.Callable[[dict[str, t.Any]], int]) -> None:
+    link = _group_link.Link(LOOPBACK, "writer", serve(STATE.as_dict()))
+    assert link.seen().state is None
+    link.ask()
+    seen = link.seen()
+    assert seen.state == STATE
+    assert seen.token == "b"
+    assert seen.error == ""
+    # The other box's clock stands at 0 here.
+    assert link.offset_s < -1_000_000
+
+
+def test_time_given_up_counts_without_a_break_and_from_the_start_of_this_rank_on(
+    serve: c.Callable[[dict[str, t.Any]], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(_group_link.time, "monotonic", lambda: now[0])
+    state = {**STATE.as_dict(), "stage": "given-up"}
+    link = _group_link.Link(LOOPBACK, "writer", serve(state))
+    for moment, stage, expected in (
+        (100.0, "given-up", 0.0),
+        (140.0, "given-up", 40.0),
+        (150.0, "gating", 0.0),
+        (160.0, "given-up", 0.0),
+        (165.0, "given-up", 5.0),
+    ):
+        now[0], state["stage"] = moment, stage
+        link.ask()
+        assert link.seen().given_up_s == expected
+    link.forgive()
+    assert link.seen().given_up_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"instance": "reader"}, "what answers there is not rank 1 of writer"),
+        ({"stage": "new in the next release"}, "speaks another language"),
+        ({"said": "x" * 70000}, "its answer is too long"),
+    ],
+)
+def test_what_is_not_the_other_rank_is_not_heard(
+    serve: c.Callable[[dict[str, t.Any]], int], changes: dict[str, t.Any], says: str
+) -> None:
+    link = _group_link.Link(LOOPBACK, "writer", serve({**STATE.as_dict(), **changes}))
+    link.ask()
+    assert link.seen().state is None
+    assert says in link.seen().error
+
+
+def test_nobody_there_is_said_in_words() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    link = _group_link.Link(LOOPBACK, "writer", port)
+    link.ask()
+    assert link.seen().error == "connection refused"
+
+
+def test_a_rank_asks_from_its_own_address_only(serve: c.Callable[[dict[str, t.Any]], int]) -> None:
+    port = serve(STATE.as_dict())
+    link = _group_link.Link(LOOPBACK, "writer", port, "127.0.0.1")
+    link.ask()
+    assert link.seen().state == STATE
+    elsewhere = _group_link.Link(LOOPBACK, "writer", port, "192.0.2.77")
+    elsewhere.ask()
+    assert elsewhere.seen().state is None
+    assert elsewhere.seen().error == "cannot assign requested address"
+
+
+def test_a_server_that_is_no_rank_is_not_heard() -> None:
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_arguments: t.Any) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.handle_request).start()
+        link = _group_link.Link(LOOPBACK, "writer", server.server_address[1])
+        link.ask()
+    assert link.seen().error == "what answers there is not another rank"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_nothing_can_be_ordered_over_it(serve: c.Callable[[dict[str, t.Any]], int], method: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", serve(STATE.as_dict()), timeout=5)
+    connection.request(method, "/stop", json.dumps({"stage": "stopped"}))
+    assert connection.getresponse().status == 501
+    connection.close()
+
+
+def test_a_rank_listens_at_an_address_that_its_box_does_not_have_yet() -> None:
+    with _group_link.StateServer("192.0.2.77", 0, dict) as server:
+        assert server.server_address[0] == "192.0.2.77"

@@ -1,0 +1,207 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _group_rules as rules
+
+HEAD = rules.Member(0, "spark-1", "192.0.2.1")
+FOLLOWER = rules.Member(1, "spark-2", "192.0.2.2")
+THIRD = rules.Member(2, "spark-3", "192.0.2.3")
+TOGETHER = rules.round_of(("a", "b"))
+
+
+def state(rank: int = 0, **changes: t.Any) -> rules.RankState:
+    """A rank whose gate is open and which sees the other one."""
+    values: dict[str, t.Any] = {
+        "instance": "writer",
+        "spec": "s",
+        "rank": rank,
+        "token": "ab"[rank],
+        "stage": "open",
+        "round": "",
+        "sees": {1 - rank: "ba"[rank]},
+        "said": "",
+        "ended": None,
+        "now": 0.0,
+    }
+    return rules.RankState(**{**values, **changes})
+
+
+def seen(silent_s: float = 1.0, given_up_s: float = 0.0, error: str = "", **changes: t.Any) -> rules.Seen:
+    """What the head knows of its follower."""
+    return rules.Seen(member=FOLLOWER, state=state(1, **changes), silent_s=silent_s, error=error, given_up_s=given_up_s)
+
+
+def test_ranks_whose_gates_are_open_and_who_see_each_other_start_in_one_round() -> None:
+    head = rules.meet(state(), [seen()])
+    follower = rules.meet(state(1), [rules.Seen(member=HEAD, state=state(), silent_s=1)])
+    assert head == follower == rules.Meeting(round=TOGETHER, tokens=("a", "b"))
+
+
+def test_a_rank_goes_into_the_round_that_another_one_has_begun_with_its_token() -> None:
+    assert rules.meet(state(), [seen(stage="booting", round=TOGETHER)]).round == TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        pytest.param(seen(stage="gating", said="10 of 20 GiB are available"), "10 of 20 GiB", id="memory"),
+        pytest.param(seen(stage="stopped"), "rank 1 (spark-2) is stopped", id="stopped"),
+        pytest.param(seen(stage="pausing"), "is about to start again", id="pause"),
+        pytest.param(seen(stage="ending"), "is ending its engine", id="ending"),
+        pytest.param(seen(stage="booting", round="older"), "is booting", id="stale partner"),
+        pytest.param(seen(stage="serving", round="older"), "is serving", id="stale partner that serves"),
+        pytest.param(seen(sees={}), "does not see this rank yet", id="one-way link"),
+        pytest.param(seen(sees={0: "earlier"}), "does not see this rank yet", id="sees an earlier start"),
+        pytest.param(seen(spec="other"), "run site.yml for the whole group", id="other settings"),
+        pytest.param(seen(silent_s=60, error="connection refused"), "(connection refused), for 60 s", id="silent"),
+        pytest.param(rules.Seen(member=FOLLOWER, state=None, silent_s=3), "does not answer at 192.0.2.2", id="never"),
+        pytest.param(seen(stage="given-up", given_up_s=5), "stays down", id="given up a moment ago"),
+    ],
+)
+def test_a_rank_waits_and_says_for_what(other: rules.Seen, says: str) -> None:
+    meeting = rules.meet(state(), [other])
+    assert not meeting.round
+    assert not meeting.refused
+    assert says in meeting.waiting
+
+
+def test_a_rank_gives_up_after_another_one_has() -> None:
+    meeting = rules.meet(state(), [seen(stage="given-up", given_up_s=rules.GIVEN_UP_S, said="no such flag")])
+    assert meeting.refused == "rank 1 (spark-2) stays down: no such flag"
+    assert not meeting.round
+
+
+def test_of_three_ranks_one_that_waits_for_its_memory_holds_all() -> None:
+    ready = rules.Seen(member=FOLLOWER, state=state(1, sees={0: "a", 2: "c"}), silent_s=1)
+    third = dataclasses.replace(state(), rank=2, token="c", sees={0: "a", 1: "b"})
+    gating = rules.Seen(member=THIRD, state=dataclasses.replace(third, stage="gating"), silent_s=1)
+    assert "rank 2 (spark-3) waits for its memory" in rules.meet(state(), [ready, gating]).waiting
+    opened = dataclasses.replace(gating, state=third)
+    assert rules.meet(state(), [ready, opened]).tokens == ("a", "b", "c")
+
+
+SERVING = state(stage="serving", round=TOGETHER)
+
+
+def lost(other: rules.Seen, own: rules.RankState = SERVING, age_s: float = 100) -> rules.Loss | None:
+    return rules.lost(own, ("a", "b"), [other], silence_s=20, age_s=age_s)
+
+
+@pytest.mark.parametrize(
+    ("other", "age_s"),
+    [
+        pytest.param(seen(stage="serving", round=TOGETHER), 100, id="serving"),
+        pytest.param(seen(stage="booting", round=TOGETHER), 100, id="booting"),
+        pytest.param(seen(stage="serving", round=TOGETHER, silent_s=19), 100, id="silent for a while"),
+        pytest.param(seen(), 5, id="on its way into the round"),
+        pytest.param(rules.Seen(member=FOLLOWER, state=None, silent_s=19), 100, id="a daemon that has just begun"),
+    ],
+)
+def test_a_rank_stays_in_its_round(other: rules.Seen, age_s: float) -> None:
+    assert lost(other, age_s=age_s) is None
+
+
+GONE = rules.Ended(round=TOGETHER, cause="its container was killed (exit status 137)", own=True, at=5.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "says", "silent"),
+    [
+        pytest.param(
+            seen(silent_s=21, error="no answer in time"), "has not answered at 192.0.2.2 for 21 s", True, id="cut"
+        ),
+        pytest.param(seen(stage="serving", round="newer"), "has started without this rank", False, id="other round"),
+        pytest.param(seen(token="c"), "is ready to start", False, id="a new start of it"),
+        pytest.param(seen(), "is ready to start", False, id="never came"),
+        pytest.param(seen(stage="stopped"), "is stopped", False, id="stopped"),
+        pytest.param(seen(stage="given-up", said="why"), "stays down: why", False, id="given up"),
+        pytest.param(seen(stage="pausing", ended=GONE), "left: its container was killed", False, id="says why"),
+        pytest.param(
+            seen(stage="gating", ended=dataclasses.replace(GONE, round="earlier")),
+            "waits for its memory",
+            False,
+            id="old",
+        ),
+    ],
+)
+def test_a_rank_leaves_its_round_and_says_why(other: rules.Seen, says: str, silent: bool) -> None:
+    loss = lost(other)
+    assert loss is not None
+    assert says in loss.cause
+    assert loss.silent is silent
+
+
+def test_an_engine_that_runs_in_no_round_is_ended() -> None:
+    loss = lost(seen(stage="serving", round=TOGETHER), own=state(stage="serving"))
+    assert loss is not None
+    assert "in no round" in loss.cause
+
+
+def test_the_story_names_who_left_first_and_the_first_error_that_is_no_echo() -> None:
+    loud = rules.Ended(
+        round="r", cause="its engine ended by itself with exit status 0", own=True, at=9.0,
+        error="EngineDeadError: see above", error_at=8.0, echo=True,
+    )  # fmt: skip
+    quiet = rules.Ended(
+        round="r", cause="its container was killed (exit status 137)", own=True, at=7.0,
+        error="RuntimeError: out of memory", error_at=8.5,
+    )  # fmt: skip
+    assert rules.story({HEAD: loud, FOLLOWER: quiet}) == (
+        "rank 1 (spark-2) left first: its container was killed (exit status 137); "
+        "the first error, on rank 1 (spark-2): RuntimeError: out of memory"
+    )
+
+
+def test_the_story_blames_nobody_for_a_link() -> None:
+    records = {
+        HEAD: rules.Ended(round="r", cause="rank 1 (spark-2) has not answered for 20 s", own=False, at=1.0),
+        FOLLOWER: rules.Ended(round="r", cause="rank 0 (spark-1) has not answered for 21 s", own=False, at=2.0),
+    }
+    assert rules.story(records) == "no rank left of itself: rank 1 (spark-2) has not answered for 20 s"
+
+
+def test_a_rank_that_another_one_made_leave_is_not_who_left_first() -> None:
+    follows = rules.Ended(round="r", cause="rank 1 (spark-2) left", own=False, at=1.0)
+    assert rules.story({HEAD: follows, FOLLOWER: GONE}).startswith("rank 1 (spark-2) left first")
+
+
+def test_what_is_published_is_read_back() -> None:
+    told = state(1, stage="serving", round=TOGETHER, ended=GONE, said="it serves")
+    assert rules.RankState.read(told.as_dict(), "writer", 1) == told
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {**state(1).as_dict(), "instance": "reader"},
+        {**state(1).as_dict(), "rank": 0},
+        {**state(1).as_dict(), "stage": "dancing"},
+        {**state(1).as_dict(), "sees": []},
+        {**state(1).as_dict(), "sees": {"x": "a"}},
+        {**state(1).as_dict(), "token": 5},
+        {**state(1).as_dict(), "now": "soon"},
+        {key: value for key, value in state(1).as_dict().items() if key != "spec"},
+    ],
+)
+def test_an_answer_of_something_else_is_refused(answer: object) -> None:
+    with pytest.raises(rules.StateError, match="rank 1 of writer"):
+        rules.RankState.read(answer, "writer", 1)
+
+
+def test_a_text_from_the_network_is_one_short_line_without_control_characters() -> None:
+    answer = {**state(1).as_dict(), "said": "a\nb\x1b[31m" + "c" * 5000}
+    said = rules.RankState.read(answer, "writer", 1).said
+    assert said.startswith("a b [31mccc")
+    assert len(said) == 1000

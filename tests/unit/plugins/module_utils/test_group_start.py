@@ -1,0 +1,208 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the unit of a rank does, with the files in a folder of the test and a clock that only sleeping moves."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.module_utils import _boot_errors, _command, _group_files, _group_start
+from ansible_collections.gb10.fleet.plugins.module_utils._group_files import Asked, Gate, Round, View
+from ansible_collections.gb10.fleet.plugins.module_utils._process_state import ProcessState
+
+ALIVE = ProcessState("alive", "the process runs")
+
+
+class World:
+    """A rank that waits; ``script`` says what happens at which second."""
+
+    def __init__(self, folder: pathlib.Path, script: dict[int, c.Callable[[World], t.Any]]) -> None:
+        self.files = _group_files.GroupFiles("writer", folder)
+        self.script = script
+        self.now = 1000.0
+        self.said: list[str] = []
+        self.obstacle = ""
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        action = self.script.get(round(self.now - 1000))
+        if action:
+            action(self)
+        if self.now > 2000:
+            raise AssertionError("it waits for ever")
+
+    def view(self, token: str = "a", **words: t.Any) -> None:
+        self.files.write(View(token=token, at=self.now, **words))
+
+    def round(self, name: str = "r", token: str = "a") -> None:
+        self.files.write(Round(token, name, (token, "b"), self.now))
+        self.view(token)
+
+    def wait(self) -> _group_start.Wait:
+        return _group_start.Wait(self.files, "a", self.said.append, lambda: self.now, self.sleep)
+
+    def meet(self) -> str:
+        return _group_start.meet(self.wait(), lambda: self.obstacle)
+
+
+def test_a_rank_starts_when_the_daemon_says_that_all_do(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, {3: lambda w: w.view(waiting="rank 1 is booting"), 9: lambda w: w.round()})
+    assert world.meet() == ""
+    assert world.now == 1009
+    assert world.said == ["waiting for the other ranks (3 s): rank 1 is booting"]
+
+
+def test_memory_that_is_gone_again_closes_the_gate(tmp_path: pathlib.Path) -> None:
+    gates: list[Gate | None] = []
+
+    def short(world: World) -> None:
+        world.obstacle = "10 GiB too little"
+        world.round()
+
+    def enough(world: World) -> None:
+        gates.append(world.files.gate("a"))
+        world.obstacle = ""
+        world.round()
+
+    world = World(tmp_path, {5: short, 20: enough})
+    assert world.meet() == ""
+    assert world.now == 1020
+    assert gates == [Gate("a", False, 1000.0)]
+    assert "10 GiB too little" in world.said[-1]
+
+
+def test_a_start_is_refused_when_another_rank_has_given_up(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, {4: lambda w: w.view(refused="rank 1 (spark-2) stays down: no such flag")})
+    assert world.meet() == "rank 1 (spark-2) stays down: no such flag"
+
+
+def test_the_words_and_the_round_of_an_earlier_start_do_not_count(tmp_path: pathlib.Path) -> None:
+    def stale(world: World) -> None:
+        world.view(token="before", refused="no")
+        world.files.write(Round("before", "r", ("before", "b"), world.now))
+
+    world = World(tmp_path, {2: stale, 30: lambda w: w.round()})
+    assert world.meet() == ""
+    assert world.now == 1030
+
+
+def test_a_daemon_that_does_not_run_is_named(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, {40: lambda w: w.round()})
+    assert world.meet() == ""
+    assert "gb10-fleet-peer of this instance does not run" in world.said[0]
+
+
+def follow(world: World, process: ProcessState = ALIVE) -> str:
+    return _group_start.follow(world.wait(), timeout_s=300, process=lambda: process)
+
+
+def test_a_follower_is_ready_when_the_head_of_its_own_round_serves(tmp_path: pathlib.Path) -> None:
+    world = World(
+        tmp_path,
+        {
+            10: lambda w: w.view(head_round="older", head_serves=True),
+            20: lambda w: w.view(head_round="r", head_serves=False),
+            30: lambda w: w.view(head_round="r", head_serves=True),
+        },
+    )
+    world.round()
+    assert follow(world) == ""
+    assert world.now == 1030
+
+
+def test_a_follower_whose_head_never_serves_fails_in_time(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, {})
+    world.round()
+    assert follow(world) == "the head has not answered a completion within 300 s"
+
+
+def test_a_follower_whose_engine_is_gone_fails_at_once(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, {})
+    assert "no process 7" in follow(world, ProcessState("gone", "there is no process 7"))
+    assert world.now == 1000
+
+
+def exit_of(**changes: t.Any) -> _group_start.Exit:
+    return _group_start.Exit(**{"token": "a", "result": "success", "code": "exited", "status": "0", **changes})
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (exit_of(), "its engine ended by itself with exit status 0"),
+        (exit_of(result="exit-code", status="137"), "its container was killed (exit status 137)"),
+        (exit_of(result="signal", code="killed", status="KILL"), "its engine ended (signal, killed KILL)"),
+        (exit_of(failure="dead: no such flag"), "dead: no such flag"),
+        (exit_of(failure="dead: no such flag", ordered=True), "it was stopped by an order to systemd"),
+    ],
+)
+def test_how_an_engine_ended_is_kept_in_words(tmp_path: pathlib.Path, how: _group_start.Exit, says: str) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    files.write(Round("a", "r", ("a", "b"), 1.0))
+    kept = _group_start.ended(files, how, None, 50.0)
+    assert kept is not None
+    assert (kept.cause, kept.own, kept.round, kept.at) == (says, True, "r", 50.0)
+    assert files.ended() == kept
+
+
+def test_an_engine_that_the_daemon_ended_is_not_what_left_first(tmp_path: pathlib.Path) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    files.write(Round("a", "r", ("a", "b"), 1.0))
+    files.write(Asked("a", "rank 1 (spark-2) is stopped", own=False))
+    error = _boot_errors.BootError(
+        log="", message="RuntimeError: x", kind="exception", order=1, stamp="44.5", echo=True
+    )
+    kept = _group_start.ended(files, exit_of(ordered=True), error, 50.0)
+    assert kept is not None
+    assert (kept.cause, kept.own) == ("rank 1 (spark-2) is stopped", False)
+    assert (kept.error, kept.error_at, kept.echo) == ("RuntimeError: x", 44.5, True)
+
+
+def test_a_start_that_was_stopped_by_an_order_is_known_as_such(tmp_path: pathlib.Path) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    assert _group_start.ended(files, exit_of(ordered=True), None, 50.0) is None
+    assert files.stopped("a")
+    assert not files.stopped("b")
+
+
+def test_a_start_that_never_came_to_a_round_leaves_no_record(tmp_path: pathlib.Path) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    assert _group_start.ended(files, exit_of(), None, 50.0) is None
+    assert files.ended() is None
+
+
+@pytest.mark.parametrize(
+    ("jobs", "ordered"),
+    [
+        ("", False),
+        ("31 vllm-writer.service start running\n", False),
+        ("31 vllm-writer.service restart running\n", True),
+        ("31 vllm-writer.service stop running\n32 vllm-other.service start waiting\n", True),
+        ("32 vllm-other.service stop running\n", False),
+    ],
+)
+def test_an_order_is_a_job_that_ends_the_unit(monkeypatch: pytest.MonkeyPatch, jobs: str, ordered: bool) -> None:
+    monkeypatch.setattr(_command, "run", lambda _argv, **_options: (0, jobs, ""))
+    assert _group_start.was_ordered("vllm-writer.service") is ordered
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"token": "a"}', '{"token": "a", "more": 1}'])
+def test_a_file_that_is_not_whole_says_nothing(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "writer").mkdir()
+    for kind in ("gate", "round", "view", "asked", "ended"):
+        (tmp_path / "writer" / f"{kind}.json").write_text(text)
+    files = _group_files.GroupFiles("writer", tmp_path)
+    assert (files.gate("a"), files.round("a"), files.view(), files.asked("a"), files.ended()) == (None,) * 5
+
+
+def test_an_old_word_of_the_daemon_does_not_count(tmp_path: pathlib.Path) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    files.write(View(token="a", at=100.0))
+    assert files.view(110.0) is not None
+    assert files.view(120.0) is None

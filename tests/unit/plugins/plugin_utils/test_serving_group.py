@@ -1,0 +1,269 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _serving_group as groups
+from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, dotted
+
+DIGEST = "sha256:" + "ab" * 32
+CATALOGUE: dict[str, t.Any] = {
+    "writer": {
+        "checkpoint": {"repo": "example/writer", "revision": "0123456789abcdef0123456789abcdef01234567"},
+        "image": {"name": "vllm/vllm-openai", "digest": DIGEST},
+        "vllm": "0.32.0",
+        "max_model_len": 4096,
+        "max_num_seqs": 4,
+    },
+}
+CATALOGUE["wide"] = {**CATALOGUE["writer"], "tensor_parallel_size": 2}
+CATALOGUE["ray"] = {**CATALOGUE["writer"], "args": {"distributed_executor_backend": "ray"}}
+CATALOGUE["named"] = {**CATALOGUE["writer"], "env": {"NCCL_SOCKET_IFNAME": "enp1s0f0np0"}}
+PAIR: dict[str, t.Any] = {"model_role": "writer", "tensor_parallel_size": 2}
+ADDRESSES = {f"spark-{number}": f"192.168.100.{10 + number}" for number in range(1, 5)}
+
+
+def fleet(
+    declared: dict[str, groups.Declared] | None = None,
+    inventory: dict[str, list[str]] | None = None,
+    addresses: dict[str, object] | None = None,
+    playing: list[str] | None = None,
+    value: object = None,
+) -> groups.Fleet:
+    """Two boxes of the group pair, and a third one beside it."""
+    own = groups.Declared(PAIR if value is None else value, "group_vars/pair.yml:1")
+    inventory = inventory or {"sparks": ["spark-1", "spark-2", "spark-3"], "pair": ["spark-1", "spark-2"]}
+    everybody = inventory["sparks"]
+    return groups.Fleet(
+        declared={"spark-1": own, "spark-2": own} if declared is None else declared,
+        groups={"all": everybody, **inventory},
+        addresses=dict(ADDRESSES) if addresses is None else addresses,
+        playing=everybody if playing is None else playing,
+    )
+
+
+def problems(value: object, **changes: t.Any) -> list[str]:
+    found = fleet(value=value, **changes)
+    group, wrong = groups.find("spark-1", found)
+    if group:
+        wrong += groups.group_problems(group, CATALOGUE, found)
+    return [said(one) for one in wrong]
+
+
+def said(problem: Problem) -> str:
+    return f"{dotted(problem.path)}: {problem.what}; {problem.remedy}"
+
+
+def instance(box: str = "spark-1", value: dict[str, t.Any] | None = None, **variables: t.Any) -> dict[str, t.Any]:
+    found = fleet(value=value)
+    group, _wrong = groups.find(box, found)
+    if group is None:
+        raise AssertionError(box)
+    made, wrong = groups.instance_of(box, group, CATALOGUE, found, variables)
+    if wrong:
+        raise AssertionError([said(one) for one in wrong])
+    return made
+
+
+def test_a_box_without_a_group_is_in_none() -> None:
+    assert groups.find("spark-3", fleet()) == (None, [])
+
+
+def test_the_boxes_of_a_group_are_its_ranks_in_the_order_of_the_inventory() -> None:
+    head, follower = instance("spark-1"), instance("spark-2")
+    for one, rank in ((head, 0), (follower, 1)):
+        assert (one["nnodes"], one["node_rank"], one["tensor_parallel_size"]) == (2, rank, 2)
+        assert (one["master_addr"], one["master_port"]) == ("192.168.100.11", 29501)
+        assert one["serving_group"]["members"] == [
+            {"rank": 0, "box": "spark-1", "address": "192.168.100.11"},
+            {"rank": 1, "box": "spark-2", "address": "192.168.100.12"},
+        ]
+    assert "headless" not in head
+    assert follower["headless"] is True
+    assert [one["env"]["VLLM_HOST_IP"] for one in (head, follower)] == ["192.168.100.11", "192.168.100.12"]
+
+
+def test_the_order_of_the_ranks_can_be_given() -> None:
+    turned = {**PAIR, "ranks": ["spark-2", "spark-1"]}
+    assert instance("spark-2", turned)["node_rank"] == 0
+    assert instance("spark-1", turned)["master_addr"] == "192.168.100.12"
+
+
+def test_a_group_overrides_its_model_role_as_an_entry_of_model_roles_does() -> None:
+    made = instance(value={**PAIR, "name": "big", "port": 8100, "max_num_seqs": 2, "args": {"enforce_eager": True}})
+    assert (made["name"], made["port"], made["max_num_seqs"]) == ("big", 8100, 2)
+    assert made["args"] == {"enforce_eager": True}
+    assert made["model_role"] == "writer"
+
+
+def test_what_one_box_says_reaches_its_own_rank_only() -> None:
+    made = instance(serving_env={"NCCL_SOCKET_IFNAME": "enp1s0f1np1"}, serving_devices=["/dev/infiniband"])
+    assert made["env"]["NCCL_SOCKET_IFNAME"] == "enp1s0f1np1"
+    assert made["box_env"] == ["NCCL_SOCKET_IFNAME", "VLLM_HOST_IP"]
+    assert made["devices"] == ["/dev/infiniband"]
+
+
+def test_layers_can_be_dealt_out_as_well_as_heads() -> None:
+    boxes = ["spark-1", "spark-2", "spark-3", "spark-4"]
+    value = {"model_role": "writer", "tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    declared = dict.fromkeys(boxes, groups.Declared(value, "group_vars/ring.yml:1"))
+    found = fleet(declared, {"sparks": boxes, "ring": boxes})
+    group, wrong = groups.find("spark-4", found)
+    assert group is not None
+    assert not [*wrong, *groups.group_problems(group, CATALOGUE, found)]
+    made, wrong = groups.instance_of("spark-4", group, CATALOGUE, found, {})
+    assert not wrong
+    assert (made["tensor_parallel_size"], made["pipeline_parallel_size"], made["node_rank"]) == (2, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "boxes", "sizes"),
+    [
+        ({}, 2, (2, 1)),
+        ({"pipeline_parallel_size": 2}, 4, (2, 2)),
+        ({"tensor_parallel_size": 3}, 3, (3, 1)),
+        ({"pipeline_parallel_size": 2}, 2, (1, 2)),
+    ],
+)
+def test_sizes_that_are_left_out_follow_from_the_boxes(
+    value: dict[str, t.Any], boxes: int, sizes: tuple[int, int]
+) -> None:
+    assert groups.sizes(value, CATALOGUE["writer"], boxes) == sizes
+
+
+def test_a_size_that_is_left_out_is_that_of_the_model_role() -> None:
+    assert groups.sizes({}, CATALOGUE["wide"], 3) == (2, 1)
+
+
+def test_two_groups_that_read_alike_are_told_apart_by_where_they_were_written() -> None:
+    boxes = ["spark-1", "spark-2", "spark-3", "spark-4"]
+    first, second = groups.Declared(PAIR, "group_vars/east.yml:2"), groups.Declared(PAIR, "group_vars/west.yml:2")
+    declared = dict(zip(boxes, (first, first, second, second), strict=True))
+    found = fleet(declared, {"sparks": boxes, "east": boxes[:2], "west": boxes[2:]})
+    names = [group.name for box in boxes if (group := groups.find(box, found)[0])]
+    assert names == ["east", "east", "west", "west"]
+
+
+def test_of_two_inventory_groups_with_the_same_boxes_the_one_that_says_it_gives_its_name() -> None:
+    inventory = {"sparks": ["spark-1", "spark-2"], "a": ["spark-1", "spark-2"], "pair": ["spark-1", "spark-2"]}
+    group, _wrong = groups.find("spark-1", fleet(inventory=inventory))
+    assert group is not None
+    assert group.name == "pair"
+
+
+@pytest.mark.parametrize(
+    ("value", "changes", "says"),
+    [
+        ("writer", {}, ("serving_group: 'writer' is a string, not a mapping", "tensor_parallel_size: 2")),
+        ({}, {}, ("serving_group.model_role: is missing",)),
+        ({**PAIR, "modle_role": "x"}, {}, ("there is no key 'modle_role'", "did you mean model_role")),
+        ({**PAIR, "model_role": "wrter"}, {}, ("there is no model role 'wrter'", "did you mean writer")),
+        ({**PAIR, "tensor_parallel_size": "2"}, {}, ("'2' is a string, not a whole number",)),
+        (
+            {**PAIR, "tensor_parallel_size": 4},
+            {},
+            ("tensor_parallel_size 4 makes 4 ranks", "the group pair has 2 boxes (spark-1, spark-2)"),
+        ),
+        ({**PAIR, "pipeline_parallel_size": 2}, {}, ("times pipeline_parallel_size 2 makes 4 ranks",)),
+        ({**PAIR, "ranks": ["spark-1", "spark-3"]}, {}, ("serving_group.ranks", "spark-1, spark-2", "the head first")),
+        ({**PAIR, "ranks": ["spark-1", "spark-1"]}, {}, ("name every box of the group once",)),
+        (PAIR, {"playing": ["spark-1"]}, ("spark-2 of the group pair is not in this run", "-l pair")),
+        (PAIR, {"addresses": {"spark-1": "192.0.2.1"}}, ("spark-2 of the group pair does not say", "host_vars")),
+        (PAIR, {"addresses": {"spark-1": "10.0.0.01", "spark-2": "10.0.0.2"}}, ("'10.0.0.01' of spark-1 is no IP",)),
+        (PAIR, {"addresses": {"spark-1": 5, "spark-2": "10.0.0.2"}}, ("5 of spark-1 is no IP address",)),
+        (PAIR, {"addresses": {"spark-1": "127.0.0.1", "spark-2": "10.0.0.2"}}, ("cannot be reached from another",)),
+        (PAIR, {"addresses": {"spark-1": "10.0.0.2", "spark-2": "10.0.0.2"}}, ("spark-2 and spark-1 both have",)),
+    ],
+)
+def test_a_wrong_group_is_refused(value: object, changes: dict[str, t.Any], says: tuple[str, ...]) -> None:
+    found = "\n".join(problems(value, **changes))
+    assert all(part in found for part in says), found
+
+
+def test_a_group_of_one_box_is_refused() -> None:
+    one = groups.Declared({"model_role": "writer"}, "group_vars/solo.yml:1")
+    found = fleet({"spark-1": one}, {"sparks": ["spark-1"], "solo": ["spark-1"]})
+    group, _wrong = groups.find("spark-1", found)
+    assert group is not None
+    assert "model_roles of spark-1" in said(next(groups.group_problems(group, CATALOGUE, found)))
+
+
+def test_a_box_in_two_groups_is_refused() -> None:
+    first, second = groups.Declared(PAIR, "group_vars/east.yml:1"), groups.Declared(PAIR, "group_vars/west.yml:1")
+    # Ansible gives spark-2 the variables of one of its groups only.
+    declared = {"spark-1": first, "spark-2": second, "spark-3": second}
+    inventory = {"sparks": list(declared), "east": ["spark-1", "spark-2"], "west": ["spark-2", "spark-3"]}
+    group, wrong = groups.find("spark-1", fleet(declared, inventory))
+    assert group is None
+    assert "spark-2, a box of the group east, is in another serving group as well" in said(wrong[0])
+
+
+def test_a_group_that_is_none_of_the_inventory_is_refused() -> None:
+    alone = {"spark-3": groups.Declared(PAIR, "host_vars/spark-3.yml:1")}
+    group, wrong = groups.find("spark-3", fleet(alone))
+    assert group is None
+    assert "group_vars of a group that holds exactly the boxes of its ranks" in said(wrong[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            {**PAIR, "model_role": "ray"},
+            "distributed_executor_backend is 'ray', and groups are served by vLLM's own mp",
+        ),
+        ({**PAIR, "model_role": "named"}, "env sets NCCL_SOCKET_IFNAME for all boxes"),
+        ({**PAIR, "port": 29501}, "master_port 29501 is the port of the group already"),
+        ({**PAIR, "peer_port": 8000}, "peer_port 8000 is the port of the group already"),
+        ({**PAIR, "peer_port": 29501}, "peer_port 29501 is the master_port of the group already"),
+    ],
+)
+def test_a_wrong_instance_is_refused(value: dict[str, t.Any], says: str) -> None:
+    with pytest.raises(AssertionError) as refused:
+        instance(value=value)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"serving_env": {"VLLM_HOST_IP": "192.0.2.1"}}, "write serving_address instead"),
+        ({"serving_env": {"NCCL_IB_HCA": "rocepXsYfZ"}}, "'rocepXsYfZ' of spark-1 is a placeholder"),
+        ({"serving_env": {"NCCL_IB_GID_INDEX": ""}}, "sets NCCL_IB_GID_INDEX to an empty string"),
+        ({"serving_env": []}, "not a mapping"),
+        ({"serving_devices": ["infiniband"]}, "is not a path in /dev"),
+        ({"vllm_server_stop_timeout": 10}, "10 is too short for a rank of the group pair"),
+    ],
+)
+def test_wrong_variables_of_one_box_are_refused(variables: dict[str, t.Any], says: str) -> None:
+    group, _wrong = groups.find("spark-1", fleet())
+    assert group is not None
+    assert says in "\n".join(said(one) for one in groups.rank_problems("spark-1", group, variables))
+
+
+def test_the_exact_match_of_a_hca_is_no_placeholder() -> None:
+    group, _wrong = groups.find("spark-1", fleet())
+    assert group is not None
+    assert not list(groups.rank_problems("spark-1", group, {"serving_env": {"NCCL_IB_HCA": "=rocep1s0f1"}}))
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"name": "writer", "port": 8001}, "name writer is taken by model_roles of spark-1"),
+        ({"name": "reader", "port": 8000}, "port 8000 is the port of reader on spark-1"),
+        ({"name": "reader", "port": 29501}, "master_port 29501 is the port of reader"),
+        ({"name": "reader", "port": 29511}, "peer_port 29511 is the port of reader"),
+    ],
+)
+def test_an_instance_beside_the_rank_needs_a_name_and_ports_of_its_own(other: dict[str, t.Any], says: str) -> None:
+    assert says in "\n".join(said(one) for one in groups.clashes(instance(), [other], "spark-1"))
+
+
+def test_an_instance_beside_the_rank_is_fine() -> None:
+    assert not groups.clashes(instance(), [{"name": "reader", "port": 8001}], "spark-1")
