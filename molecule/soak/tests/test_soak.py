@@ -60,7 +60,7 @@ def _well() -> t.Iterator[None]:
 
 def test_a_soak_that_passes_is_in_the_record(tmp_path: pathlib.Path) -> None:
     deployed = deploy(tmp_path)
-    assert "is not proven" not in deployed.output
+    assert f"vllm-{NAME} is not proven" not in deployed.output
     assert (record()["proven"], record().get("soak")) == (True, None)
     run = soak(60)
     assert run.status == "successful", run.failures
