@@ -30,7 +30,7 @@ _BAD = (
     ("no_kernel_image", "the new image has no kernels for this GPU", ("no kernel image is available",)),
     ("garbage_symbols", "the new engine answers `!!!!!!!!`", ("garbage:", "symbol run ('!'")),
     ("hang", "the new engine answers nothing, and `/health` says 200", ("hung:", "token counters stand still")),
-    ("pool_is_half", "the new engine's KV cache is half of what was planned", ("KV",)),
+    ("pool_is_half", "the new engine's KV cache is half of what was planned", ("The KV pool holds",)),
 )
 
 
@@ -56,7 +56,7 @@ SWITCHING.faults += [
 @SWITCHING.add(
     "the new kernels are not those that the model role expects",
     by=By.SWITCH,
-    says=("EMULATION", "was restored and serves again"),
+    says=("backend is EMULATION", "was restored and serves again"),
     end=End.RESTORED,
 )
 def new_emulated_kernels(bench: Bench) -> str:
