@@ -100,6 +100,7 @@ class Link:
         self._heard_at = time.monotonic()
         self._given_up_at: float | None = None
         self._error = "not asked yet"
+        self._refused = False
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -121,6 +122,7 @@ class Link:
                 silent_s=now - self._heard_at,
                 error=self._error,
                 given_up_s=given_up_s,
+                refused=self._refused,
             )
 
     @property
@@ -142,6 +144,7 @@ class Link:
         except (OSError, ValueError, http.client.HTTPException) as error:
             with self._lock:
                 self._error = _in_words(error)
+                self._refused = isinstance(error, ConnectionRefusedError)
             return
         with self._lock:
             # A heard rank that has not been heard before starts the clock of its silence anew.

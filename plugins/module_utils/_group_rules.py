@@ -32,6 +32,8 @@ JOIN_S: t.Final = 20.0
 # How long another rank has to be seen to have given up before this one gives up, too: a person, or a playbook, starts
 # one after the other.
 GIVEN_UP_S: t.Final = 30.0
+# A box that refuses the connection is there, and so is the link: its daemon is being started anew, maybe on a busy box.
+REFUSED_S: t.Final = 60.0
 _MAX_TEXT: t.Final = 1000
 
 Stage = t.Literal["stopped", "given-up", "ending", "pausing", "gating", "open", "booting", "serving"]
@@ -157,7 +159,8 @@ class RankState:
 class Seen:
     """What a rank knows of another one: its last answer, how old that is, and why there is no newer one.
 
-    ``given_up_s`` says for how long it has been seen to have given up without a break.
+    ``given_up_s`` says for how long it has been seen to have given up without a break, ``refused`` that its box is
+    there and only its daemon is not.
     """
 
     member: Member
@@ -165,6 +168,7 @@ class Seen:
     silent_s: float
     error: str = ""
     given_up_s: float = 0.0
+    refused: bool = False
 
     @property
     def token(self) -> str:
@@ -241,7 +245,7 @@ def lost(
     if not own.round:
         return Loss("it runs in no round, so nobody knows which partner it has", silent=False)
     for one in others:
-        if one.silent_s > silence_s:
+        if one.silent_s > (max(silence_s, REFUSED_S) if one.refused else silence_s):
             why = f": {one.error}" if one.error else ""
             cause = f"{one.member} has not answered at {one.member.address} for {one.silent_s:.0f} s{why}"
             return Loss(cause, silent=True)

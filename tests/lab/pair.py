@@ -27,7 +27,7 @@ ENGINE = "bin/[v]llm serve|^VLLM::"
 # A box that has noted nothing for so long is off, or boots.
 OFF_S = 5
 # From a death to an answer; both engines boot at the same time on what may be a busy machine of two cores.
-BACK_S = 900
+BACK_S = 1800
 # How long a rank may hold an engine while the other one holds none: silence, a heartbeat that is not answered twice
 # (15 + 2 * 22 s), and then the end of the engine, whichever of the first two it is.
 ALONE_S = 15 + 2 * 22 + 35

@@ -107,6 +107,7 @@ def test_nobody_there_is_said_in_words() -> None:
     link = _group_link.Link(LOOPBACK, "writer", port)
     link.ask()
     assert link.seen().error == "connection refused"
+    assert link.seen().refused
 
 
 def test_a_rank_asks_from_its_own_address_only(serve: c.Callable[[dict[str, t.Any]], int]) -> None:

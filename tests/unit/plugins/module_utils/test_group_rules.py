@@ -139,6 +139,13 @@ def test_a_rank_leaves_its_round_and_says_why(other: rules.Seen, says: str, sile
     assert loss.silent is silent
 
 
+@pytest.mark.parametrize(("silent_s", "stays"), [(21, True), (59, True), (61, False)])
+def test_a_daemon_that_is_being_started_anew_is_given_more_time(silent_s: float, stays: bool) -> None:
+    other = seen(stage="serving", round=TOGETHER, silent_s=silent_s, error="connection refused")
+    loss = lost(dataclasses.replace(other, refused=True))
+    assert (loss is None) is stays
+
+
 def test_an_engine_that_runs_in_no_round_is_ended() -> None:
     loss = lost(seen(stage="serving", round=TOGETHER), own=state(stage="serving"))
     assert loss is not None
