@@ -219,6 +219,7 @@ def last_words(instance: str) -> str:
     unit = _instance.unit_name(instance)
     argv = ["journalctl", f"--unit={unit}", f"_SYSTEMD_INVOCATION_ID={invocation}", "--output=cat", "--no-pager"]
     _code, text, _err = _command.run([*argv, f"--lines={_JOURNAL_LINES}"], timeout_s=_JOURNAL_S)
+    text = _group_start.without_own_words(text)
     error = _boot_log.parse_boot_logs([_boot_log.Log(unit, text)]).first
     if error is not None:
         return f"The engine said: {error.message}"

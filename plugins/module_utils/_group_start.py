@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import re
 import time
 import typing as t
 
@@ -27,6 +28,9 @@ _LOOK_EVERY_S: t.Final = 5.0
 _DAEMON_S: t.Final = 20.0
 _JOURNAL_LINES: t.Final = 4000
 _JOURNAL_S: t.Final = 15.0
+_OWN_WORDS: t.Final = re.compile(
+    r"waiting for the (?:other ranks|head's first completion) \(|the engine of this rank is gone:"
+)
 _KILLED: t.Final = {"137": "killed (exit status 137)", "143": "told to end (exit status 143)"}
 
 
@@ -131,12 +135,13 @@ class Exit:
 
 def ended(files: _group_files.GroupFiles, how: Exit, error: _boot_log.BootError | None, now: float) -> Ended | None:
     """Keep how this rank left its round, for the daemons of all ranks; None where it was in none."""
-    if how.ordered:
+    asked = files.asked(how.token)
+    # The daemon's order, too, is a job of systemd's, but one that wants the unit up again.
+    if how.ordered and asked is None:
         files.write(_group_files.Stopped(how.token))
     joined = files.round(how.token)
     if joined is None:
         return None
-    asked = files.asked(how.token)
     record = Ended(
         round=joined.name,
         cause=asked.cause if asked else how.cause(),
@@ -154,7 +159,12 @@ def first_error(token: str) -> _boot_log.BootError | None:
     """Return the first error that the engine of that start wrote into the journal."""
     argv = ["journalctl", f"_SYSTEMD_INVOCATION_ID={token}", "--output=short-unix", "--no-pager", "--quiet"]
     _code, text, _err = _command.run([*argv, f"--lines={_JOURNAL_LINES}"], timeout_s=_JOURNAL_S)
-    return _boot_log.parse_boot_logs([_boot_log.Log("", text)]).first
+    return _boot_log.parse_boot_logs([_boot_log.Log("", without_own_words(text))]).first
+
+
+def without_own_words(journal: str) -> str:
+    """Return a unit's journal without what this program said there of other ranks: their errors are not this one's."""
+    return "\n".join(line for line in journal.splitlines() if not _OWN_WORDS.search(line))
 
 
 def was_ordered(unit: str) -> bool:

@@ -171,6 +171,26 @@ def test_a_start_that_was_stopped_by_an_order_is_known_as_such(tmp_path: pathlib
     assert not files.stopped("b")
 
 
+def test_an_order_of_the_daemon_is_no_stop(tmp_path: pathlib.Path) -> None:
+    """Else a rank whose start limit ends it while it is restarted would never say that it stays down."""
+    files = _group_files.GroupFiles("writer", tmp_path)
+    files.write(Round("a", "r", ("a", "b"), 1.0))
+    files.write(Asked("a", "rank 1 (spark-2) left", own=False))
+    assert _group_start.ended(files, exit_of(ordered=True), None, 50.0) is not None
+    assert not files.stopped("a")
+
+
+def test_errors_of_other_ranks_are_not_taken_for_those_of_this_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = (
+        "1764450000.1 spark-2 vllm-writer[7]: waiting for the other ranks (2 s): rank 0: CUDA out of memory\n"
+        "1764450001.2 spark-2 vllm-writer[8]: ValueError: this one is our own\n"
+    )
+    monkeypatch.setattr(_command, "run", lambda _argv, **_options: (0, journal, ""))
+    error = _group_start.first_error("a")
+    assert error is not None
+    assert (error.message, error.stamp) == ("ValueError: this one is our own", "1764450001.2")
+
+
 def test_a_start_that_never_came_to_a_round_leaves_no_record(tmp_path: pathlib.Path) -> None:
     files = _group_files.GroupFiles("writer", tmp_path)
     assert _group_start.ended(files, exit_of(), None, 50.0) is None
