@@ -31,9 +31,11 @@ attributes:
     details: Nothing on the box is changed.
 options:
   state:
-    description: V(probed) sends, V(sink) has the box take what others send for O(load_seconds).
+    description:
+      - V(probed) sends.
+      - V(sink) has the box take what others send, V(no_sink) ends that. A sink ends by itself after ten minutes.
     type: str
-    choices: [probed, sink]
+    choices: [probed, sink, no_sink]
     default: probed
   ways:
     description: What has to answer, as C(pings) of a box in a plan of P(gb10.fleet.fabric_plan#filter).
@@ -97,15 +99,15 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.fleet.plugins.module_utils import _fabric_load, _fabric_ping, _finding
 
 _SINK_UNIT: t.Final = "gb10-fleet-fabric-sink.service"
-# The sink has to be there before and after the load.
-_SINK_MARGIN_S: t.Final = 30
+# The sink outlives a slow run between the tasks that start and stop it, and not a run that was killed.
+_SINK_MARGIN_S: t.Final = 600
 
 
 def main() -> None:
     """Probe, or take what others send."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["probed", "sink"], "default": "probed"},
+            "state": {"type": "str", "choices": ["probed", "sink", "no_sink"], "default": "probed"},
             "ways": {"type": "list", "elements": "dict", "required": True},
             "mtu": {"type": "int", "default": 9000},
             "load_seconds": {"type": "int", "default": 0},
@@ -116,7 +118,7 @@ def main() -> None:
     ways = [_way(module, given) for given in module.params["ways"]]
     if module.check_mode or not ways:
         module.exit_json(changed=False, verdict="unknown", answers=[], carried=[], findings=[])
-    if module.params["state"] == "sink":
+    if module.params["state"] != "probed":
         _sink(module, ways)
     mtu, seconds = module.params["mtu"], module.params["load_seconds"]
     answers = [_fabric_ping.ping(way, mtu, module.run_command, _fabric_ping.who_has) for way in ways]
@@ -148,6 +150,8 @@ def _sink(module: AnsibleModule, ways: list[_fabric_ping.Way]) -> None:
     """Take what comes to the addresses of this box, in a transient unit that ends by itself."""
     seconds = module.params["load_seconds"] + _SINK_MARGIN_S
     module.run_command(["systemctl", "stop", _SINK_UNIT])
+    if module.params["state"] == "no_sink":
+        module.exit_json(changed=False, verdict="unknown", answers=[], carried=[], findings=[])
     addresses = sorted({way.source for way in ways})
     program = ["/usr/bin/python3", module.params["program"], "fabric", "sink", str(seconds), *addresses]
     unit = [f"--unit={_SINK_UNIT}", "--collect", "--quiet", f"--property=RuntimeMaxSec={seconds + 10}"]
