@@ -121,7 +121,7 @@ def parse_policy(text: str) -> dict[str, Candidate]:
     """Parse the output of "apt-cache policy"."""
     found: dict[str, Candidate] = {}
     for stanza in re.split(r"^(?=\S+:$)", text, flags=re.MULTILINE):
-        name, _, rest = stanza.partition(":\n")
+        name, _colon, rest = stanza.partition(":\n")
         wanted = re.search(r"^  Candidate: (\S+)", rest, re.MULTILINE)
         versions = tuple(re.findall(r"^ (?:\*\*\*|   ) (\S+) -?\d+$", rest, re.MULTILINE))
         # A name that others only provide, or that is only known from a removed package, has no version to install.

@@ -375,7 +375,7 @@ def _gpu(files: Sysroot) -> Gpu:
     for name in files.listing("/proc/driver/nvidia/gpus"):
         text = files.text(f"/proc/driver/nvidia/gpus/{name}/information") or ""
         fields.append(
-            {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+            {key.strip(): value.strip() for key, _colon, value in (line.partition(":") for line in text.splitlines())}
         )
     names = tuple(one["Model"] for one in fields if one.get("Model"))
     return Gpu(present, names, tuple(one["GPU Firmware"] for one in fields if one.get("GPU Firmware", "N/A") != "N/A"))

@@ -40,7 +40,7 @@ class Drafts:
         """Return what was counted after an earlier reading of the same engine; of a new engine, all of it."""
         if before is None or self.drafted < before.drafted or self.accepted < before.accepted:
             return self
-        earlier = (*before.accepted_at, *(0 for _ in self.accepted_at[len(before.accepted_at) :]))
+        earlier = (*before.accepted_at, *([0] * max(0, len(self.accepted_at) - len(before.accepted_at))))
         return Drafts(
             self.drafts - before.drafts,
             self.drafted - before.drafted,

@@ -142,11 +142,12 @@ class Soak:
     def _ladder(self) -> _probe.Verdict:
         request = self._request
         process = _process_state.unit_check(self._unit) if self._unit else None
+        kind: _probe_session.Kind = t.cast("t.Any", request.kind)
         options = _probe.Options(
             url=request.url,
             model=request.model,
             api_key=self._api_key,
-            kind=t.cast("_probe_session.Kind", request.kind),
+            kind=kind,
             scripts=request.scripts,
             request_timeout=min(request.request_timeout, _LADDER_S),
         )

@@ -269,7 +269,7 @@ class Onlooker:
         return "text", f"wrong_answer: three of three answers are wrong: {said}"
 
     def _probe(self) -> _probe.Verdict:
-        kind = t.cast("_probe_session.Kind", self._settings["kind"])
+        kind: _probe_session.Kind = self._settings["kind"]
         unit = _instance.unit_name(self._instance)
         return _probe.probe(
             _probe.Options(
