@@ -20,7 +20,7 @@ export MOLECULE_GLOB := molecule/*/molecule.yml
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml tools/find_python
 	@echo "== making $(VENV)"
@@ -67,9 +67,17 @@ unit: $(STAMP) ## Tests that need nothing but Python
 sanity: $(STAMP) ## ansible-test sanity on what an installed collection would be
 	$(BIN)/python tools/sanity.py
 
+# Scenarios that boot many engines or wait for timers: they want a quiet machine, and more time than CI gives.
+LONG := faults liveness pair
+SHORT := $(filter-out default $(LONG),$(patsubst molecule/%/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
+
 .PHONY: molecule
 molecule: $(STAMP) ## Deploy to the lab, break it, and look
-	molecule test --all --report
+	molecule test --all --report $(addprefix --exclude ,$(LONG))
+
+.PHONY: molecule-long
+molecule-long: $(STAMP) ## The fault suite, the liveness watch and the pair, on the lab; best on a quiet machine
+	molecule test --all --report $(addprefix --exclude ,$(SHORT))
 
 .PHONY: test
 test: lint unit sanity molecule ## Everything that CI runs
