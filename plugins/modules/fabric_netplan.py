@@ -20,6 +20,9 @@ author:
 extends_documentation_fragment:
   - gb10.fleet._attributes
 attributes:
+  action:
+    description: The action plugin of the same name opens the connections that a confirmation needs.
+    support: full
   check_mode:
     support: full
   diff_mode:
@@ -73,18 +76,6 @@ EXAMPLES = r"""
     content: "{{ plan.boxes[inventory_hostname].netplan | to_nice_yaml }}"
     twins: [{interface: enp1s0f0np0, address: 192.168.100.11/24, mtu: 9000}]
   register: netplan
-
-- name: Wait until it is applied
-  gb10.fleet.fabric_netplan:
-    state: applied
-  register: applied
-  until: not applied.applying
-  retries: 100
-  delay: 1
-  when: netplan.applying
-
-- name: Open a new connection
-  ansible.builtin.meta: reset_connection
 
 - name: Confirm that the box is still reached
   gb10.fleet.fabric_netplan:

@@ -25,48 +25,12 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_environment imp
 )
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member, Wanted, read, subnets_needed
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_layout import layout_findings
-
-Observed = c.Mapping[str, t.Any]
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_planned import Observed, PlannedBox, PlannedTwin
 
 _PLANNED: t.Final = "planned"
 _PENDING: t.Final = "pending"
 _REFUSED: t.Final = "refused"
 _UNOBSERVED: t.Final = "unobserved"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTwin:
-    """A twin with its address. ``link`` is the number of the cable (in a ring: of the connection between two boxes)."""
-
-    interface: str
-    rdma: str
-    cage: int | None
-    link: int
-    side: int
-    address: ipaddress.IPv4Interface
-    observed: Observed
-
-    def as_dict(self) -> dict[str, t.Any]:
-        """Return plain data."""
-        return {
-            "interface": self.interface,
-            "rdma": self.rdma,
-            "cage": self.cage,
-            "link": self.link,
-            "address": str(self.address),
-        }
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedBox:
-    """A box with its twins, in the order of the cables; without twins where ``state`` is not "planned"."""
-
-    member: Member
-    state: str
-    twins: tuple[PlannedTwin, ...] = ()
-    management: Observed = dataclasses.field(default_factory=dict)
-    others: tuple[Observed, ...] = ()
-    infiniband: bool = False
 
 
 def plan_fabric(
@@ -181,7 +145,7 @@ def _chosen(member: Member, wanted: Wanted, seen: Observed | None, cables: int) 
     missing = [cage for cage in cages if cage not in ports]
     if missing:
         return [], _REFUSED, [checks.cage_not_there(member.box, missing, sorted(ports))]
-    chosen = [
+    chosen: Chosen = [
         (cage, link, side, twin)
         for cage, link in zip(cages, links, strict=False)
         for side, twin in enumerate(ports[cage]["twins"])
