@@ -35,6 +35,9 @@ _POLL_S: t.Final = 0.25
 # The answer of the task that started this has to be out before its connection may break.
 _HEAD_START_S: t.Final = 1.0
 
+# The daemons behind netplan go on for a moment when it has returned; a word in that moment would prove nothing.
+_SETTLE_S: t.Final = 3.0
+
 Say = c.Callable[[str], None]
 
 
@@ -90,6 +93,7 @@ class Apply:
         if reason:
             self.give_back(f"`netplan apply` failed: {reason}")
             return 1
+        self._sleep(_SETTLE_S)
         self._tell(APPLIED, f"netplan was applied; without a word within {window_s:g} s the box goes back")
         deadline = self._clock() + window_s
         while self._clock() < deadline:

@@ -20,6 +20,9 @@ author:
 extends_documentation_fragment:
   - gb10.fleet._attributes
 attributes:
+  action:
+    description: The action plugin of the same name opens the connections that a confirmation needs.
+    support: full
   check_mode:
     support: full
   diff_mode:
@@ -30,9 +33,11 @@ options:
   state:
     description:
       - V(present) begins to apply and returns at once; RV(applying) says whether a confirmation is waited for.
-      - V(confirmed) gives it. It fails where the box has gone back meanwhile, and says why.
+      - V(applied) looks once, without changing anything. RV(applying) says that netplan is still at it.
+      - V(confirmed) gives the confirmation. It has to begin after netplan was applied, or it would prove nothing, and
+        fails where it does not. It fails as well where the box has gone back meanwhile, and says why.
     type: str
-    choices: [present, confirmed]
+    choices: [present, applied, confirmed]
     default: present
   content:
     description: The text of the netplan file. Needed with O(state=present).
@@ -72,9 +77,6 @@ EXAMPLES = r"""
     twins: [{interface: enp1s0f0np0, address: 192.168.100.11/24, mtu: 9000}]
   register: netplan
 
-- name: Open a new connection
-  ansible.builtin.meta: reset_connection
-
 - name: Confirm that the box is still reached
   gb10.fleet.fabric_netplan:
     state: confirmed
@@ -83,7 +85,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 applying:
-  description: Whether the box waits for a confirmation now.
+  description:
+    - Whether the box is at it. With O(state=present) it has to be confirmed, with O(state=applied) netplan is not done
+      yet.
   returned: success
   type: bool
 faults:
@@ -117,7 +121,7 @@ def main() -> None:
     """Apply or confirm."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "confirmed"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "applied", "confirmed"], "default": "present"},
             "content": {"type": "str"},
             "twins": {
                 "type": "list",
@@ -135,9 +139,7 @@ def main() -> None:
         required_if=[("state", "present", ("content",))],
         supports_check_mode=True,
     )
-    if module.params["state"] == "confirmed":
-        _confirm(module)
-    _present(module)
+    {"present": _present, "applied": _applied, "confirmed": _confirm}[module.params["state"]](module)
 
 
 def _present(module: AnsibleModule) -> None:
@@ -189,12 +191,27 @@ def _begin(module: AnsibleModule, places: _fabric_apply.Places, text: str, windo
         module.fail_json(msg=f"The change of the fabric could not be started, and nothing was changed: {err.strip()}.")
 
 
+def _applied(module: AnsibleModule) -> None:
+    """Say whether the program is still at it."""
+    said = _status.StatusFile(_fabric_apply.JOB).read()
+    done = said is not None and (said.failed or said.stage in {_fabric_apply.APPLIED, _status.DONE})
+    code, _out, _err = module.run_command(["systemctl", "is-active", _fabric_apply.UNIT])
+    module.exit_json(changed=False, applying=not done and code == 0)
+
+
 def _confirm(module: AnsibleModule) -> None:
     """Give the word, and wait until the program has heard it."""
     places = _fabric_apply.Places()
     status = _status.StatusFile(_fabric_apply.JOB)
     if module.check_mode:
         module.exit_json(changed=False, applying=places.before.exists())
+    # This very process may have been started over a connection that netplan is about to cut. Only one that comes after
+    # it proves anything.
+    began = status.read()
+    if began is None or (not began.failed and began.stage != _fabric_apply.APPLIED):
+        module.fail_json(
+            msg="There is nothing to confirm: netplan was not applied yet; wait for it with state: applied."
+        )
     deadline = time.monotonic() + _CONFIRM_S
     while time.monotonic() < deadline:
         said = status.read()

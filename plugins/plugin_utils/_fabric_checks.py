@@ -15,12 +15,8 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Wanted
-    from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_twins import PlannedBox, PlannedTwin
-
-Observed = c.Mapping[str, t.Any]
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Wanted
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_planned import Observed, PlannedBox, PlannedTwin
 
 
 def box_findings(box: PlannedBox, wanted: Wanted, seen: Observed, today: str) -> list[Finding]:

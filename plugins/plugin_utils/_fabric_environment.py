@@ -16,10 +16,8 @@ import collections.abc as c
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Wanted
-    from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_twins import PlannedBox, PlannedTwin
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Wanted
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_planned import PlannedBox, PlannedTwin
 
 # Over which interface the ranks find each other. vLLM's own name is the last one.
 _INTERFACE_VARIABLES: t.Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

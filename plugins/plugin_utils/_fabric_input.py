@@ -172,11 +172,10 @@ def _members(given: list[t.Any]) -> tuple[list[Member], list[Problem]]:
         if not wrong:
             if long_form["box"] in {member.box for member in members}:
                 wrong.append(Problem(path, f"{long_form['box']} is a member already", "name every box once", entry))
-            given_keys: dict[str, t.Any] = {
-                key: tuple(long_form[key]) for key in ("cages", "interfaces", "addresses") if key in long_form
+            fields: dict[str, t.Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in long_form.items()
             }
-            given_keys |= {key: long_form[key] for key in ("gid_index", "environment") if key in long_form}
-            members.append(Member(box=str(long_form["box"]), rank=rank, **given_keys))
+            members.append(Member(**fields, rank=rank))
         found += wrong
     return members, found
 

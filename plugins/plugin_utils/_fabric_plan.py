@@ -25,7 +25,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_environment imp
 )
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member, Wanted, read, subnets_needed
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_layout import layout_findings
-from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_twins import Observed, PlannedBox, PlannedTwin
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_planned import Observed, PlannedBox, PlannedTwin
 
 _PLANNED: t.Final = "planned"
 _PENDING: t.Final = "pending"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A box of a fabric with its twins and their addresses, as the plan, its checks and its environment share them.
+"""What a plan of a fabric is made of: boxes with twins that have an address.
 
 Note that this plugin util is private to the collection and can change without notice.
 """
@@ -14,8 +14,7 @@ import dataclasses
 import ipaddress
 import typing as t
 
-if t.TYPE_CHECKING:
-    from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member
 
 Observed = c.Mapping[str, t.Any]
 
