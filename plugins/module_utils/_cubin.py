@@ -662,6 +662,9 @@ def _ptx_names(pieces: t.Iterator[bytes]) -> set[bytes]:
     return found
 
 
+_TEXT_SECTION = re.compile(rb"(?<=\0)\.text\.([^\0]*)")
+
+
 def _cubin_names(pieces: t.Iterator[bytes]) -> set[bytes]:
     """Return the kernels of a cubin, from its beginning where that is possible.
 
@@ -675,8 +678,7 @@ def _cubin_names(pieces: t.Iterator[bytes]) -> set[bytes]:
         if head[64:75] == b"\0.shstrtab\0":
             end = head.find(bytes(24), start)
             if end >= 0:
-                names = bytes(head[64:end]).split(b"\0")
-                return {name[6:] for name in names if name.startswith(b".text.")}
+                return set(_TEXT_SECTION.findall(head, 64, end))
     whole = bytes(head)
     if len(whole) < 64 or whole[:4] != b"\x7fELF":
         raise DamageError("CUBIN_MALFORMED", "the payload of an entry is no cubin")
@@ -745,8 +747,11 @@ class _Matcher:
     """Tells the families of a name; the same name comes once per architecture, so answers are kept."""
 
     def __init__(self, families: t.Sequence[Family], capability: int) -> None:
+        # The first text apart: most names lack it, and a wheel has a hundred thousand pairs of a name and a rule.
         self.rules = [
-            (family.id, need, avoid) for family in families for need, avoid in family.alternatives(capability) or ()
+            (family.id, need[0], need[1:], avoid)
+            for family in families
+            for need, avoid in family.alternatives(capability) or ()
         ]
         self.known: dict[bytes, tuple[str, ...]] = {}
 
@@ -755,8 +760,10 @@ class _Matcher:
         if answer is None:
             hits = {
                 family: None
-                for family, need, avoid in self.rules
-                if all(text in name for text in need) and not any(text in name for text in avoid)
+                for family, first, need, avoid in self.rules
+                if first in name
+                and all(text in name for text in need)
+                and not any(text in name for text in avoid)
             }
             answer = tuple(hits)
             if len(self.known) < MAX_ENTRIES:
