@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import fcntl
+import http.client
 import json
 import pathlib
 import tempfile
@@ -108,7 +109,7 @@ class Bench:
         question = "What is 7 plus 5? Answer with the number only."
         try:
             return kit.chat(self.box, question, model=self.name, port=self.port, timeout_s=15).strip()
-        except (OSError, ValueError, KeyError):
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
             return ""
 
     def now(self) -> str:
@@ -116,8 +117,8 @@ class Bench:
         return self.run("date +%s.%N").strip()
 
     def journal(self, since: str) -> str:
-        """Return what was said of the instance since then, by whomever."""
-        units = f"--unit={self.unit} --unit=gb10-fleet-\\*"
+        """Return what was said of the instance since then, by whomever; nothing of the other benches of the box."""
+        units = f"--unit={self.unit} --unit=gb10-fleet-\\*@{self.name}.\\* --unit=gb10-fleet-switch.service"
         return self.run(f"journalctl {units} --since=@{since} --output=cat --no-pager", check=False)
 
     # What is done to it

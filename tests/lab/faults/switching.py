@@ -107,7 +107,7 @@ def interrupted(bench: Bench, when: c.Callable[[], bool], blow: c.Callable[[subp
             argv, cwd=kit.CHECKOUT, env=environment, stdout=subprocess.DEVNULL, text=True, start_new_session=True
         )
         try:
-            bench.wait(when, "the moment to strike", 120)
+            bench.wait(when, "the moment to strike")
             blow(playbook)
         finally:
             end(playbook)
