@@ -144,7 +144,10 @@ class Bench:
         """Wait until the engine answers; with ``other_than``, until another container does."""
 
         def served() -> bool:
-            return self.serves() and (not other_than or self.container() != other_than)
+            # Asked only where it may be right: to the watch, a request that hangs is work, and has it wait.
+            asked = f"systemctl is-active {self.unit}; docker inspect --format '{{{{.Id}}}}' vllm-$NAME 2>/dev/null"
+            state, _, container = self.run(asked, check=False).strip().partition("\n")
+            return state == "active" and container not in {"", other_than} and self.answer() == "12"
 
         self.wait(served, f"{self.box}: an answer of {self.name}")
 
