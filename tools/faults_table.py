@@ -48,7 +48,7 @@ def table(suite: c.Sequence[Fault] = SUITE) -> str:
         if rows:
             parts.append(f"### {when.value.capitalize()}\n\n{_HEAD}{''.join(rows)}")
     core = sum(fault.id in CORE for fault in suite)
-    return "\n".join((f"{len(suite)} faults; the {core} with a star are tried in every change.\n", *parts))
+    return "\n".join((f"{len(suite)} faults; the {core} with a star are the selection.\n", *parts))
 
 
 def page(old: str) -> str:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""All faults, the benches that they are tried on, and which of them are tried in every change."""
+"""All faults, the benches that they are tried on, and a selection of them."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ SUITE = (
     *CLOCK.faults,
 )
 
-# What is tried in every change: every kind of fault that the suite was made for, in one or more of its forms. The long
-# run tries all of them.
+# A selection: every kind of fault that the suite was made for, in one or more of its forms.
 CORE_KINDS: dict[str, tuple[str, ...]] = {
     "/health lies": ("health_lies_500", "watch_health_lies_500"),
     "it dies of the first message": ("dies_at_first_message",),

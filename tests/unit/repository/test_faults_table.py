@@ -33,7 +33,7 @@ def test_there_are_enough_faults_and_each_has_a_name_of_its_own() -> None:
     assert set(names.values()) == {1}
 
 
-def test_enough_of_them_are_tried_in_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_selection_holds_enough_of_them_and_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(CORE) >= 40
     assert sum(map(len, CORE_KINDS.values())) == len(CORE)
     monkeypatch.setenv("GB10_LAB_FAULTS", "core")
