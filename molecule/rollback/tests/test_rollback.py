@@ -23,7 +23,7 @@ from tests.lab import kit
 
 BOX, OTHER = "spark-1", "spark-2"
 STATE = "/var/lib/gb10-fleet"
-# What the issue of it allows beyond the boot of the old engine.
+# What a way back may take beyond the boot of the old engine.
 GRACE_S = 30
 KEY = "a-key-for-clients"
 # The last play of site.yml, and the task in it that the others are there for.
