@@ -111,7 +111,7 @@ def main(argv: c.Sequence[str] | None = None) -> int:
         return jobs[given.command][0](given.request)
     settings = _instance.settings(given.instance)
     if not settings:
-        say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
+        say(f"/{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
         return 2
     return guards[given.command][0](given.instance, settings)
 

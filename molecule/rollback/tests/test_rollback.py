@@ -319,7 +319,7 @@ def test_a_reboot_while_the_new_engine_starts_ends_with_the_old_and_the_next_run
     kill()
     kit.wait_for(
         lambda: kit.on_box(BOX, "cat /proc/sys/kernel/random/boot_id", check=False) not in {"", before},
-        seconds=60,
+        seconds=300,
         what="another boot",
     )
     settled()

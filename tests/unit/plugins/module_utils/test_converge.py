@@ -152,9 +152,13 @@ def test_removing_takes_the_unit_and_its_settings(tmp_path: pathlib.Path) -> Non
     secrets.write_text("HF_TOKEN=hf_nothing\n")
     outcome = _converge.stopped(box.box, "writer", remove=True)
     assert outcome.changed
-    assert f"disable --now {UNIT}" in box.calls
     assert not (box.root / _instance.UNIT_FOLDER / UNIT).exists()
     assert not secrets.exists()
+    # A unit that fails while it is stopped (its gate was ended) leaves no failed state of a unit that is gone.
+    explain = "gb10-fleet-explain@writer.service"
+    ended = [f"disable --now {UNIT}", f"stop {explain}", "daemon-reload", f"reset-failed {explain}"]
+    assert [call for call in box.calls if call in ended] == ended
+    assert box.calls[-1] == f"reset-failed {UNIT}"
 
 
 def test_a_unit_of_somebody_else_is_left_alone(tmp_path: pathlib.Path) -> None:
