@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import sys
 import typing as t
 
@@ -25,24 +26,30 @@ WRITER = {
     "max_model_len": 4096,
     "max_num_seqs": 4,
 }
-PLAY = [
-    {
-        "hosts": "sparks",
-        "connection": "local",
-        "gather_facts": False,
-        "tasks": [
-            {"ansible.builtin.include_role": {"name": "gb10.fleet.vllm_server", "tasks_from": "resolve"}},
-            {"ansible.builtin.debug": {"var": "__vllm_server_resolved.instances"}},
-        ],
-    }
+LOOK_AT_FABRIC: dict[str, t.Any] = {
+    "ansible.builtin.include_role": {"name": "gb10.fleet.fabric", "tasks_from": "observe"},
+    "when": "fabric is defined",
+}
+RESOLVE: list[dict[str, t.Any]] = [
+    {"ansible.builtin.include_role": {"name": "gb10.fleet.vllm_server", "tasks_from": "resolve"}},
+    {"ansible.builtin.debug": {"var": "__vllm_server_resolved.instances"}},
 ]
 
 
-def resolve(folder: pathlib.Path, *, check: bool = False, **of_box: dict[str, t.Any]) -> tuple[dict[str, t.Any], str]:
-    """Return the rank of each box by its name, and what was said; the cable of spark-1 is in its second cage."""
+def resolve(
+    folder: pathlib.Path, *, check: bool = False, rdma: bool = True, fabric: bool = False, **of_box: dict[str, t.Any]
+) -> tuple[dict[str, t.Any], str]:
+    """Return the rank of each box by its name, and what was said; the cable of spark-1 is in its second cage.
+
+    Without ``rdma`` the driver that makes /dev/infiniband is not loaded yet; ``fabric`` has that role look first.
+    """
+    play: dict[str, t.Any] = {"hosts": "sparks", "connection": "local", "gather_facts": False}
+    play["tasks"] = [*([LOOK_AT_FABRIC] if fabric else []), *RESOLVE]
     hosts = {}
     for number, cage in ((1, 1), (2, 0)):
         root = fabric_tree.build(folder / f"box-{number}", fabric_tree.spark(cabled=[cage]))
+        if not rdma:
+            shutil.rmtree(root / "dev/infiniband")
         own = {"fabric_sysroot": str(root), "ansible_host": f"10.0.0.{number}"}
         hosts[f"spark-{number}"] = own | of_box.get(f"spark_{number}", {})
     group = {
@@ -54,7 +61,7 @@ def resolve(folder: pathlib.Path, *, check: bool = False, **of_box: dict[str, t.
     alone: dict[str, t.Any] = {"spark-3": {"model_roles": []}}
     inventory = {"sparks": {"hosts": alone, "vars": common, "children": {"pair": {"hosts": hosts, "vars": group}}}}
     (folder / "hosts.json").write_text(json.dumps(inventory), encoding="utf-8")
-    (folder / "play.json").write_text(json.dumps(PLAY), encoding="utf-8")
+    (folder / "play.json").write_text(json.dumps([play]), encoding="utf-8")
     (folder / "runner").mkdir()
     runner = ansible_runner.run(
         private_data_dir=str(folder / "runner"),
@@ -73,7 +80,7 @@ def resolve(folder: pathlib.Path, *, check: bool = False, **of_box: dict[str, t.
         event["event_data"]["host"]: instance
         for event in runner.events
         if event["event"] == "runner_on_ok" and event["event_data"]["task_action"] == "ansible.builtin.debug"
-        for instance in event["event_data"]["res"]["__vllm_server_resolved.instances"]
+        for instance in event["event_data"]["res"].get("__vllm_server_resolved.instances", [])
     }
     return ranks, runner.stdout.read()
 
@@ -108,3 +115,11 @@ def test_a_box_that_cannot_be_read_is_refused_and_left_open_by_a_trial_run(tmp_p
         assert sorted(ranks) == (["spark-1", "spark-2"] if check else []), output
     assert "spark-2: its fabric could not be read, so what its rank talks over is left open" in " ".join(output.split())
     assert ranks["spark-2"]["env"] == {"VLLM_HOST_IP": "192.168.100.12"}
+
+
+def test_a_trial_run_does_not_stop_at_a_driver_that_the_run_itself_would_load(tmp_path: pathlib.Path) -> None:
+    ranks, output = resolve(tmp_path, check=True, rdma=False, fabric=True)
+    assert sorted(ranks) == ["spark-1", "spark-2"], output
+    assert ranks["spark-1"]["env"]["GLOO_SOCKET_IFNAME"] == "enp1s0f1np1"
+    # What it says nevertheless: that the devices are missing.
+    assert "has no /dev/infiniband" in " ".join(output.split())
