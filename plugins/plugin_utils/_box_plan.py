@@ -66,7 +66,7 @@ def box_plan(
         image = (images or {}).get(one["image"]["reference"])
         judged = _image_kernels.judge(one, checkpoint, image)
         planned[one["name"]] |= {"expects": dict(judged.expects), "image_seen": image is not None}
-        found = [*_group_plan.head_findings(one, checkpoint), *judged.findings]
+        found = [*_group_plan.layout_findings(one, checkpoint), *judged.findings]
         if today and checkpoint:
             found += _known_findings.checkpoint_findings(one, checkpoint, today)
         findings += [_of_instance(one["name"], finding) for finding in found]

@@ -433,6 +433,41 @@ def test_layouts(boxes: int, tensor: int, pipeline: int, heads: int, kv_heads: i
     assert plan["verdict"] == ("refused" if expected else "planned")
 
 
+@pytest.mark.parametrize(("topology", "boxes"), [("switch", 4), ("ring", 3), ("ring", 4)])
+@pytest.mark.parametrize(
+    ("model", "heads", "kv_heads", "fits"),
+    [
+        # Which (boxes, tensor, pipeline) a model takes.
+        ("64 heads, 8 KV heads", 64, 8, {(4, 4, 1), (4, 2, 2), (4, 1, 4), (3, 1, 3)}),
+        ("64 heads, 2 KV heads, copied over 4 ranks", 64, 2, {(4, 4, 1), (4, 2, 2), (4, 1, 4), (3, 1, 3)}),
+        ("24 heads, 6 KV heads", 24, 6, {(4, 2, 2), (4, 1, 4), (3, 3, 1), (3, 1, 3)}),
+        ("48 heads, 3 KV heads", 48, 3, {(4, 1, 4), (3, 3, 1), (3, 1, 3)}),
+        ("28 heads, 4 KV heads", 28, 4, {(4, 4, 1), (4, 2, 2), (4, 1, 4), (3, 1, 3)}),
+        ("one KV head", 16, 1, {(4, 4, 1), (4, 2, 2), (4, 1, 4), (3, 1, 3)}),
+    ],
+)
+def test_which_layouts_of_three_and_four_boxes_a_model_takes(
+    model: str, heads: int, kv_heads: int, fits: set[tuple[int, int, int]], topology: str, boxes: int
+) -> None:
+    names = [f"spark-{number}" for number in range(1, boxes + 1)]
+    fabric = {"topology": topology, "members": names}
+    geometry = {"attention_heads": heads, "layers": [{"count": 36, "kv_heads": kv_heads}]}
+    taken = set()
+    for tensor in range(1, 5):
+        for pipeline in range(1, 5):
+            layout = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "geometry": geometry}
+            plan = plan_fabric(fabric, {}, {}, layout)
+            refused = {one["id"] for one in plan["findings"] if one["severity"] == "error"}
+            assert (plan["verdict"] == "refused") is bool(refused)
+            if not refused:
+                taken.add((boxes, tensor, pipeline))
+            elif tensor * pipeline == boxes:
+                assert refused <= {"HEADS_NOT_DIVISIBLE", "KV_HEADS_NOT_DIVISIBLE"}
+            else:
+                assert refused & {"TP_EXCEEDS_LOCAL_GPUS", "LAYOUT_LEAVES_BOXES_IDLE"}
+    assert taken == {one for one in fits if one[0] == boxes}, model
+
+
 # --- what the inventory alone gives away -----------------------------------------------------------------------------
 
 
