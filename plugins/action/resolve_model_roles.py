@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 import typing as t
@@ -14,8 +15,10 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.plugin_utils import (
     _batches,
+    _fabric_sentence,
     _known_findings,
     _model_roles,
     _origin,
@@ -43,10 +46,11 @@ class ActionModule(ActionBase):
             {
                 "boxes": {"type": "list", "elements": "str", "default": [own]},
                 "show": {"type": "bool", "default": False},
+                "fabrics": {"type": "dict"},
             }
         )
         shipped = shipped_catalogue()
-        fleet, unreadable = fleet_of(variables)
+        fleet, unreadable = fleet_of(variables, options["fabrics"], trial=bool(self._task.check_mode))
         if unreadable:
             return {**result, "failed": True, "msg": "\n".join(unreadable)}
         instances: dict[str, list[dict[str, t.Any]]] = {}
@@ -87,6 +91,8 @@ class ActionModule(ActionBase):
         given: dict[str, t.Any] = {"model_catalogue": {}, "model_roles": None}
         wanted = ("vllm_server_", "serving_")
         names = [*given, *(name for name in variables if str(name).startswith(wanted))]
+        if box in fleet.fabrics:
+            given["fabric"] = fleet.fabrics[box]
         for name in names:
             try:
                 given[name] = variables.get(name, given.get(name))
@@ -117,7 +123,8 @@ class ActionModule(ActionBase):
                 written: list[schema.Path] = [("model_roles", index) for index in range(len(resolved.instances))]
                 written += [("serving_group",) for _rank in ranks]
                 watched = str(given.get("vllm_server_liveness", True)).lower() != "false"
-                return instances, self._known_errors(box, given, instances, written, watched=watched)
+                errors = _against_fabric(box, given, ranks, fleet)
+                return instances, errors + self._known_errors(box, given, instances, written, watched=watched)
         return [], [_sentence(problem, given, box) for problem in found]
 
     def _known_errors(
@@ -190,11 +197,18 @@ def _writer(given: dict[str, t.Any], entry: schema.Path, role: str, keys: tuple[
     return entry
 
 
-def fleet_of(variables: t.Mapping[str, t.Any]) -> tuple[_serving_group.Fleet, list[str]]:
-    """Return what the whole inventory says of serving groups, and what of it cannot be read."""
+def fleet_of(
+    variables: t.Mapping[str, t.Any], looked_at: t.Mapping[str, t.Any] | None = None, *, trial: bool = False
+) -> tuple[_serving_group.Fleet, list[str]]:
+    """Return what the whole inventory says of serving groups, and what of it cannot be read.
+
+    ``looked_at`` has what fabric_info returned, by box; None where nobody has looked yet.
+    """
     hostvars, groups = variables["hostvars"], variables.get("groups", {})
     declared: dict[str, _serving_group.Declared] = {}
     addresses: dict[str, object] = {}
+    environments: dict[str, object] = {}
+    fabrics: dict[str, object] = {}
     unreadable = []
     for box in groups.get("all", []):
         its = hostvars[box]
@@ -202,20 +216,41 @@ def fleet_of(variables: t.Mapping[str, t.Any]) -> tuple[_serving_group.Fleet, li
             continue
         try:
             value = its["serving_group"]
-            address = its.get("serving_address")
+            addresses[box] = its.get("serving_address")
+            environments[box] = its.get("serving_env")
+            fabrics |= {box: its["fabric"]} if "fabric" in its else {}
         except AnsibleError as error:
             reason = str(error).splitlines()[0]
             unreadable.append(f"the inventory of {box}: a template in its serving group cannot be resolved ({reason}).")
             continue
         declared[box] = _serving_group.Declared(value, str(_origin.place_of(value) or ""))
-        addresses[box] = address
     fleet = _serving_group.Fleet(
         declared=declared,
         groups={str(name): [str(one) for one in boxes] for name, boxes in groups.items()},
         addresses=addresses,
         playing=[str(one) for one in variables.get("ansible_play_hosts_all", [])],
+        environments=environments,
+        fabrics=fabrics,
+        hosts=_hosts_of(fabrics.values(), hostvars),
+        observed=looked_at or {},
+        looked=looked_at is not None,
+        trial=trial,
     )
     return fleet, unreadable
+
+
+def _hosts_of(fabrics: t.Iterable[object], hostvars: t.Any) -> dict[str, t.Any]:
+    """Return what Ansible connects to, by box, for every member of some fabrics."""
+    found: dict[str, t.Any] = {}
+    for fabric in fabrics:
+        members = fabric.get("members") if isinstance(fabric, dict) else None
+        for member in members if isinstance(members, list) else ():
+            box = member.get("box") if isinstance(member, dict) else member
+            if isinstance(box, str) and box in hostvars and box not in found:
+                # One that cannot be resolved is the connection's own matter.
+                with contextlib.suppress(AnsibleError):
+                    found[box] = hostvars[box].get("ansible_host")
+    return found
 
 
 def _groups_of(boxes: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]]) -> list[list[str]]:
@@ -239,7 +274,34 @@ def _rank_of(
     return ([] if found else [instance]), found
 
 
+def _against_fabric(
+    box: str, given: dict[str, t.Any], ranks: t.Sequence[dict[str, t.Any]], fleet: _serving_group.Fleet
+) -> list[str]:
+    """Return what in the inventory of a box goes against its fabric; show what is only a warning."""
+    group, _wrong = _serving_group.find(box, fleet)
+    errors: list[str] = []
+    if group is None:
+        return errors
+    for rank in ranks:
+        if fleet.looked and rank.get("fabric_state") == "unobserved":
+            _display.warning(f"{box}: its fabric could not be read, so what its rank talks over is left open.")
+        for path, finding in _serving_group.contradictions(box, group, fleet, rank, given):
+            if finding.severity == "error":
+                at = _origin.place_on_the_way(path, given) or f"the inventory of {box}"
+                errors.append(f"{at}: {dotted(path)}: {_said(finding)}")
+            else:
+                _display.warning(_said(finding))
+    return errors
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.message}; {finding.remedy}. [{finding.id}]"
+
+
 def _sentence(problem: Problem, given: dict[str, t.Any], box: str) -> str:
+    if problem.path[0] == "fabric" and "fabric" in given:
+        # The same words as where the fabric itself is checked.
+        return _fabric_sentence.sentence(problem, given["fabric"])
     place = (
         _origin.place_of(problem.value) or _origin.place_on_the_way(problem.path, given) or f"the inventory of {box}"
     )

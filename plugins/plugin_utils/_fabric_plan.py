@@ -191,7 +191,8 @@ def _subnet_index(wanted: Wanted, link: int, side: int) -> int:
     return link if wanted.shared_subnet else 2 * link + side
 
 
-def _planned(member: Member, wanted: Wanted, *, cage: int | None, link: int, side: int, twin: Observed) -> PlannedTwin:
+def address_of(member: Member, wanted: Wanted, link: int, side: int) -> ipaddress.IPv4Interface:
+    """Return the address of a twin, which the inventory alone decides."""
     subnet = wanted.subnets[_subnet_index(wanted, link, side)]
     offset = wanted.first_host + (2 * member.rank + side if wanted.shared_subnet else member.rank)
     own = [
@@ -200,13 +201,17 @@ def _planned(member: Member, wanted: Wanted, *, cage: int | None, link: int, sid
         if address in subnet
     ]  # fmt: skip
     host = own[min(side, len(own) - 1)] if own else subnet.network_address + offset
+    return ipaddress.IPv4Interface((host, subnet.prefixlen))
+
+
+def _planned(member: Member, wanted: Wanted, *, cage: int | None, link: int, side: int, twin: Observed) -> PlannedTwin:
     return PlannedTwin(
         interface=str(twin["interface"]),
         rdma=str(twin.get("rdma", "")),
         cage=cage,
         link=link,
         side=side,
-        address=ipaddress.IPv4Interface((host, subnet.prefixlen)),
+        address=address_of(member, wanted, link, side),
         observed=twin,
     )
 
@@ -284,11 +289,14 @@ def _ranks(
             # No interface of the ring reaches every box; ranks find each other over the management network.
             interface, address = _management(box, str(ansible_hosts.get(box.member.box) or ""))
         else:
-            first = next(iter(box.twins), None)
-            interface, address = (first.interface, str(first.address.ip)) if first else ("", "")
-        environment, wrong = environment_of(box, wanted, interface, address, rdma=rdma)
+            # The address is known before anybody has looked at the box; its interface is not.
+            interface = next((twin.interface for twin in box.twins), "")
+            address = str(address_of(box.member, wanted, 0, 0).ip)
+        # Of a box that nobody has looked at it is not known whether it has RDMA at all.
+        usable = rdma and bool(box.twins)
+        environment, wrong = environment_of(box, wanted, interface, address, rdma=usable)
         found += wrong
-        container = container_of(rdma=rdma)
+        container = container_of(rdma=usable)
         ranks.append(
             {
                 "rank": box.member.rank,

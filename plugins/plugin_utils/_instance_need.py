@@ -166,7 +166,8 @@ def _weights(instance: Instance, say: Say) -> tuple[int, str, float | None] | No
         )
         return None
     ranks = instance.request.tensor_parallel_size
-    per_rank = -(-instance.weights_bytes // ranks)
+    of_stage = instance.stage_weights if instance.pipeline > 1 else None
+    per_rank = -(-(instance.weights_bytes if of_stage is None else of_stage) // ranks)
     say(
         "WEIGHTS_NOT_MEASURED",
         "info",
@@ -175,6 +176,10 @@ def _weights(instance: Instance, say: Say) -> tuple[int, str, float | None] | No
         'State measured.weights_gib once it has run ("Model loading took ... GiB").',
     )
     share = f", {ranks} ranks" if ranks > 1 else ""
+    if of_stage is not None:
+        counts, stage = instance.request.stage_layers, instance.request.stage
+        first = sum(counts[:stage])
+        share = f", layers {first} to {first + counts[stage] - 1} of stage {stage + 1} of {instance.pipeline}{share}"
     fact = facts()["weights_from_files"]
     return per_rank + draft, f"bytes of the checkpoint's tensors{share}{drafted}", fact["uncertainty"] * per_rank
 
