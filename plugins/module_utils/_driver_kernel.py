@@ -103,7 +103,7 @@ def _index(kernel: Kernel) -> c.Iterator[Issue]:
             "KERNEL_MODULES_DEP_MISSING",
             "error",
             f"depmod has not run for kernel {release}: modprobe finds nothing there",
-            evidence=f"no /lib/modules/{release}/modules.dep",
+            evidence=f"no /lib/modules/{release}/modules.dep.bin, or not all of it",
             remedy=f"depmod {release}",
             gpu="no",
             safe="no",
@@ -116,8 +116,8 @@ def _index(kernel: Kernel) -> c.Iterator[Issue]:
             yield issue(
                 "KERNEL_MODULES_DEP_STALE",
                 "error",
-                f"modules.dep of kernel {release} does not know where {choice.name} is: depmod has not run since",
-                evidence=f"/lib/modules/{release}/modules.dep names no file of {choice.name} that is there{other}",
+                f"modules.dep.bin of kernel {release} does not know where {choice.name} is: depmod has not run since",
+                evidence=f"/lib/modules/{release}/modules.dep.bin names no file of {choice.name} that is there{other}",
                 remedy=f"depmod {release}",
                 gpu="no",
                 safe="no",
@@ -126,7 +126,7 @@ def _index(kernel: Kernel) -> c.Iterator[Issue]:
             yield issue(
                 "KERNEL_MODULES_DEP_STALE",
                 "error",
-                f"the next run of depmod for kernel {release} takes another {choice.name} than modules.dep names now",
+                f"the next depmod for kernel {release} takes another {choice.name} than modules.dep.bin names now",
                 evidence=f"now {choice.path}, then {choice.preferred}",
                 remedy=f"depmod {release}, and look again",
                 gpu="unknown",

@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _kernel_modules as modules
 from ansible_collections.gb10.fleet.plugins.module_utils._sysroot import Sysroot
+from tests.unit.plugins.module_utils.driver_builder import modules_index
 
 RELEASE = "6.17.0-1029-nvidia"
 BASE = f"/lib/modules/{RELEASE}"
@@ -24,6 +25,8 @@ def write(root: pathlib.Path, name: str, content: str = "") -> None:
     path = root / name.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
+    if path.name == "modules.dep":
+        path.with_name("modules.dep.bin").write_bytes(modules_index(content))
 
 
 def choose(root: pathlib.Path, *paths: str, index: str | None = None, **config: str) -> dict[str, modules.Choice]:
