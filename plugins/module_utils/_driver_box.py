@@ -210,8 +210,26 @@ def _cdi(state: State) -> c.Iterator[Issue]:
 
 def _packages(state: State) -> c.Iterator[Issue]:
     packages = state.packages
+    if state.lock:
+        yield issue(
+            "DPKG_BUSY",
+            "info",
+            f"another program changes packages: {state.lock.words()}",
+            evidence=f"/{state.lock.lock} is locked",
+            remedy="let it come to an end, and look again: a reboot in the middle of it leaves packages half done",
+            safe="unknown",
+        )
     if packages is None:
         return
+    if packages.interrupted and not state.lock:
+        yield issue(
+            "DPKG_INTERRUPTED",
+            "error",
+            "dpkg is at work, or was interrupted at it",
+            evidence="/var/lib/dpkg/updates has changes that are not in /var/lib/dpkg/status",
+            remedy="dpkg --configure -a, where no other program is changing packages",
+            safe="no",
+        )
     if packages.unfinished:
         yield issue(
             "DPKG_UNFINISHED",

@@ -39,6 +39,15 @@ def before_planning(request: Request, box: Box, prompt: _apt.Holder | None) -> t
                 remedy="Run `sudo DEBIAN_FRONTEND=noninteractive dpkg --configure -a` and look at what it says.",
             )
         )
+    if not request.kernels:
+        found.append(
+            Finding(
+                "DRIVER_KERNELS_UNKNOWN",
+                "error",
+                "Neither the kernel that runs nor the one that boots next is known, so no modules can be chosen.",
+                remedy="See that nvidia_driver_sysroot is the root of the box, and that /boot can be read.",
+            )
+        )
     return (*found, *_unknown(request, box))
 
 

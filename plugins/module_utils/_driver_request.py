@@ -207,7 +207,8 @@ def new_kernels(actions: c.Iterable[_apt.Action]) -> list[str]:
 
 def next_kernel(request: Request, actions: c.Iterable[_apt.Action]) -> str:
     """Return the kernel that boots next after a plan: a new one has the highest version, and that is the default."""
-    return [*request.kernels[-1:], *new_kernels(actions)][-1]
+    known = [*request.kernels[-1:], *new_kernels(actions)]
+    return known[-1] if known else ""
 
 
 def release(kernel: str) -> list[int]:

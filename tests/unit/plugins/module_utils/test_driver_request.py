@@ -185,6 +185,7 @@ def test_a_refused_plan_names_what_it_would_take_away() -> None:
         (box(candidates={DRIVER: VERSION}), {}, False, ["DRIVER_PACKAGES_UNKNOWN"]),
         (box(), {"version": "580.173.02"}, False, ["DRIVER_VERSION_UNAVAILABLE"]),
         (box(), {"version": "580.142"}, False, []),
+        (box(), {"kernels": ()}, False, ["DRIVER_KERNELS_UNKNOWN"]),
     ],
 )
 def test_what_forbids_any_plan_is_named(
@@ -220,3 +221,7 @@ def test_a_request_survives_being_written_down() -> None:
 )
 def test_a_new_kernel_boots_next(new: tuple[str, ...], following: str) -> None:
     assert _driver_request.next_kernel(request(), [action(f"linux-image-{kernel}") for kernel in new]) == following
+
+
+def test_without_any_kernel_none_boots_next() -> None:
+    assert _driver_request.next_kernel(request(kernels=()), []) == ""
