@@ -17,8 +17,8 @@ MINE = {"log-opts": {"max-size": "10m"}, "exec-opts": ["native.umask=normal"]}
 
 
 def run(*, check: bool = False, **extra: object) -> kit.Run:
-    """Run site.yml as far as the container runtime; the box serves nothing."""
-    return box.run("playbooks/site.yml", check=check, **extra)
+    """Run of site.yml what is of the container runtime; the box serves nothing."""
+    return box.run("playbooks/site.yml", check=check, tags=["container_runtime"], **extra)
 
 
 def write(text: str) -> None:
