@@ -28,6 +28,7 @@ def issues(state: State, wanted: Wanted) -> list[Issue]:
         return [Issue(none), *_boot(state), *_packages(state)]
     return [
         *_userspace(state),
+        *_barred(state),
         *_loaded(state),
         *_gpu(state),
         *_boot(state),
@@ -56,6 +57,19 @@ def _userspace(state: State) -> c.Iterator[Issue]:
             evidence="; ".join(f"{version}: {files[0]}" for version, files in state.userspace.items()),
             remedy="remove those of the version that is not wanted",
             gpu="unknown",
+            safe="no",
+        )
+
+
+def _barred(state: State) -> c.Iterator[Issue]:
+    if state.barred:
+        yield issue(
+            "DRIVER_MODULE_BARRED",
+            "error",
+            f"modprobe is told not to load {', '.join(state.barred)}: the next boot would have no GPU",
+            evidence="; ".join(state.barred.values()),
+            remedy="remove the line, and run update-initramfs -u, where a copy of it may be",
+            gpu="no",
             safe="no",
         )
 

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
-import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _driver_modules
 from ansible_collections.gb10.fleet.plugins.module_utils._driver_issue import Effect, Issue, issue
 from ansible_collections.gb10.fleet.plugins.module_utils._driver_state import Kernel, State
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Severity
-from ansible_collections.gb10.fleet.plugins.module_utils._kernel_modules import NAMES
-
-# Without these two there is no CUDA; the others are for displays.
-_NEEDED: t.Final = NAMES[:2]
+from ansible_collections.gb10.fleet.plugins.module_utils._kernel_modules import NAMES, NEEDED
 
 
 def issues(kernel: Kernel, state: State) -> list[Issue]:
@@ -161,7 +157,7 @@ def _missing(kernel: Kernel) -> c.Iterator[Issue]:
             safe="unknown",
         )
         return
-    needed = any(name in lacking for name in _NEEDED)
+    needed = any(name in lacking for name in NEEDED)
     effect: Effect = "no" if needed else ""
     yield issue(
         "DRIVER_MODULE_MISSING",

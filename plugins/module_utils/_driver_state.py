@@ -160,6 +160,7 @@ class State:
     cdi: tuple[CdiSpec, ...]
     packages: _dpkg.Packages | None
     lock: _apt.Holder | None
+    barred: c.Mapping[str, str]
     reboot_asked_by: tuple[str, ...] | None
     unreadable: c.Mapping[str, str]
 
@@ -209,6 +210,7 @@ def observe(files: Sysroot, wanted: Wanted) -> State:
         cdi=_cdi(files),
         packages=packages,
         lock=_apt.lock_holder(files.root),
+        barred=_kernel_modules.barred(files),
         reboot_asked_by=_reboot_asked_by(files),
         unreadable=dict(files.unreadable),
     )

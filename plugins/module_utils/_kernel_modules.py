@@ -26,9 +26,20 @@ from ansible_collections.gb10.fleet.plugins.module_utils._sysroot import Sysroot
 
 # Those that are judged, as their files spell them. nvidia-peermem is not: it cannot load on a GB10 anyway.
 NAMES: t.Final = ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm")
+# Without these two there is no CUDA; the others are for displays.
+NEEDED: t.Final = NAMES[:2]
 _FILE: t.Final = re.compile(r"(nvidia(?:[-_](?:uvm|modeset|drm))?)\.ko(?:\.gz|\.xz|\.zst)?")
 # Later folders give way to files of the same name in earlier ones.
 _CONFIG: t.Final = ("/etc/depmod.d", "/run/depmod.d", "/usr/local/lib/depmod.d", "/usr/lib/depmod.d", "/lib/depmod.d")
+_MODPROBE_CONFIG: t.Final = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/local/lib/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
+# What keeps modprobe from loading a module that somebody asks for by name, as nvidia-persistenced does.
+_BARS: t.Final = {("install", "false"), ("install", "true"), ("install", ":"), ("alias", "off")}
 _BUILT_IN: t.Final = "built-in"
 
 
@@ -90,13 +101,18 @@ def _matches(pattern: str, release: str) -> bool:
 
 def search_order(files: Sysroot, release: str) -> SearchOrder:
     """Read depmod's configuration."""
+    texts = (files.text(path) for path in _configuration(files, _CONFIG))
+    return SearchOrder.from_texts((text for text in texts if text), release)
+
+
+def _configuration(files: Sysroot, folders: c.Iterable[str]) -> list[str]:
+    """Return the files of a configuration, in the order in which they are read."""
     found: dict[str, str] = {}
-    for folder in _CONFIG:
+    for folder in folders:
         for name in files.listing(folder):
             if name.endswith(".conf"):
                 found.setdefault(name, f"{folder}/{name}")
-    texts = (files.text(found[name]) for name in sorted(found))
-    return SearchOrder.from_texts((text for text in texts if text), release)
+    return [found[name] for name in sorted(found)]
 
 
 def has_index(files: Sysroot, release: str) -> bool:
@@ -187,6 +203,19 @@ def _files(files: Sysroot, base: str) -> dict[str, list[str]]:
             match = _FILE.fullmatch(name)
             if match:
                 found.setdefault(_name(match[1]), []).append(os.path.relpath(os.path.join(folder, name), top))  # noqa: PTH118
+    return found
+
+
+def barred(files: Sysroot) -> dict[str, str]:
+    """Return, by module, the line of modprobe.d that has modprobe do something else than load it."""
+    found: dict[str, str] = {}
+    for path in _configuration(files, _MODPROBE_CONFIG):
+        for line in (files.text(path) or "").replace("\\\n", " ").splitlines():
+            words = line.split("#", 1)[0].split()
+            name = _name(words[1]) if len(words) > 2 else ""
+            command = words[2].rpartition("/")[2] if name else ""
+            if name in NEEDED and (words[0], command) in _BARS:
+                found.setdefault(name, f"{path}: {' '.join(words)}")
     return found
 
 

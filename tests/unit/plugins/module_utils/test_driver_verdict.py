@@ -158,6 +158,11 @@ SPOILT: dict[str, tuple[c.Callable[[Box], t.Any], str, tuple[str, str, str, str]
     "kernel moved": (moved_kernel, "DRIVER_MODULE_MISSING", FORBIDDEN),
     "no initrd": (lambda box: box.remove(f"/boot/initrd.img-{RELEASE}"), "KERNEL_INITRD_MISSING", LOST),
     "empty initrd": (lambda box: box.write(f"/boot/initrd.img-{RELEASE}", ""), "KERNEL_INITRD_MISSING", LOST),
+    "barred": (
+        lambda box: box.write("/etc/modprobe.d/off.conf", "install nvidia /bin/false\n"),
+        "DRIVER_MODULE_BARRED",
+        LOST,
+    ),
     "depmod was killed": (
         lambda box: box.write(f"/lib/modules/{RELEASE}/modules.dep.bin", b"\xb0\x07\xf4\x57\0\2\0\1\x20"),
         "KERNEL_MODULES_DEP_MISSING",

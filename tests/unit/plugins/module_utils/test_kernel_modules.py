@@ -101,6 +101,34 @@ def test_files_of_one_rank_are_a_tie_until_modules_dep_decides(tmp_path: pathlib
     assert (decided.path, decided.chosen_by, decided.stale) == (f"{BASE}/{other}", "modules.dep", False)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_barred"),
+    [
+        ("install nvidia /bin/false", True),
+        ("install nvidia /usr/bin/true # off", True),
+        ("alias nvidia off", True),
+        ("install nvidia_uvm /bin/false", True),
+        ("# install nvidia /bin/false", False),
+        ("install nvidia /sbin/modprobe --ignore-install nvidia $CMDLINE_OPTS", False),
+        ("install nouveau /bin/false", False),
+        # A box without a display may do without it.
+        ("install nvidia-drm /bin/false", False),
+        ("options nvidia NVreg_RestrictProfilingToAdminUsers=0", False),
+        ("alias nvidia nvidia_580", False),
+        ("blacklist nvidia", False),
+        ("install nvidia", False),
+    ],
+)
+def test_modprobe_may_be_told_not_to_load_a_module(tmp_path: pathlib.Path, line: str, is_barred: bool) -> None:
+    write(tmp_path, "/usr/lib/modprobe.d/local.conf", f"{line}\n")
+    assert list(modules.barred(Sysroot(tmp_path)).values()) == (
+        [f"/usr/lib/modprobe.d/local.conf: {line.partition(' #')[0]}"] if is_barred else []
+    )
+    # A file of the same name in /etc hides it.
+    write(tmp_path, "/etc/modprobe.d/local.conf")
+    assert modules.barred(Sysroot(tmp_path)) == {}
+
+
 def test_what_is_no_module_file(tmp_path: pathlib.Path) -> None:
     folder = "kernel/nvidia-390"
     names = ("nvidia.ko.sig", "nvidia.o", "nvidia.ko.bak", "xnvidia.ko", "nvidia-peermem.ko", "nvidia_fs.ko")
