@@ -21,7 +21,7 @@ _FIELD: t.Final = re.compile(r"^(Package|Status|Version): (.*)$", re.MULTILINE)
 _OF_INTEREST: t.Final = re.compile(
     r"(lib)?nvidia-|linux-(image|modules-nvidia|objects-nvidia|signatures-nvidia|nvidia|generic)|dgx-|cuda-drivers"
 )
-_DKMS: t.Final = re.compile(r"nvidia-dkms-|nvidia(-open)?-kernel-dkms|nvidia-kernel-open-dkms")
+_DKMS: t.Final = re.compile(r"nvidia(-[a-z0-9]+)*-dkms(-|$)")
 # linux-modules-nvidia-580-open-nvidia-hwe-24.04: branch, variant and flavour; what follows a payload is a release.
 _TRACKER: t.Final = re.compile(r"linux-modules-nvidia-(\d+)(-server)?(-open)?-([a-z].*)")
 _USERSPACE: t.Final = re.compile(r"(libnvidia-compute|nvidia-utils)-\d+(-server)?")

@@ -101,7 +101,7 @@ def observe(
 ) -> _driver_request.Box:
     """Read what apt and dpkg say of the box."""
     packages = _apt.packages(run)
-    names = {*request.names(), *(name for name in packages if name.startswith("nvidia-dkms-"))}
+    names = {*request.names(), *(name for name in packages if _driver_request.is_dkms(name))}
     path = root / _driver_request.PREFERENCES
     return _driver_request.Box(
         packages=packages,

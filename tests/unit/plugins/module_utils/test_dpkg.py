@@ -106,6 +106,8 @@ def test_a_driver_on_hold_alone(held: tuple[str, ...], alone: str) -> None:
     [
         ("nvidia-dkms-580-open", True),
         ("nvidia-kernel-open-dkms", True),
+        ("nvidia-kernel-dkms", True),
+        ("nvidia-dkms", True),
         ("nvidia-kernel-source-580-open", False),
         ("dkms", False),
     ],
