@@ -26,6 +26,14 @@ def write(text: str) -> None:
     box.ask(f"mkdir -p /etc/docker && cat > {CONFIG} <<'END'\n{text}\nEND")
 
 
+def test_the_newest_driver_is_installed_and_booted_with_in_one_run() -> None:
+    """The box that all tests below have: from none to a driver that brings a newer kernel with it."""
+    box.offer("current")
+    result = box.run(nvidia_driver_allow_reboot=True)
+    assert result.status == "successful", result.failures
+    assert box.loaded() == (box.NEW_KERNEL, box.NEW_DRIVER)
+
+
 def test_a_configuration_that_is_no_json_is_refused_by_its_line() -> None:
     write('{\n  "log-opts": {"max-size": "10m"},\n  "debug" true\n}')
     before = box.ask(f"cat {CONFIG}")
