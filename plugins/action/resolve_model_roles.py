@@ -89,7 +89,7 @@ class ActionModule(ActionBase):
     ) -> tuple[list[dict[str, t.Any]], list[str]]:
         """Return the instances of a box and what is wrong with its inventory, one of the two empty."""
         given: dict[str, t.Any] = {"model_catalogue": {}, "model_roles": None}
-        wanted = ("vllm_server_", "serving_")
+        wanted = ("vllm_server_", "serving_", "nvidia_driver_", "container_runtime_")
         names = [*given, *(name for name in variables if str(name).startswith(wanted))]
         if box in fleet.fabrics:
             given["fabric"] = fleet.fabrics[box]

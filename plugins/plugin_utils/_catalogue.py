@@ -19,9 +19,13 @@ FOLDER: t.Final = pathlib.Path(__file__).parents[2] / "roles" / "model_catalogue
 
 
 @functools.cache
-def settings(file: pathlib.Path = FOLDER.parents[1] / "vllm_server" / "meta" / "argument_specs.yml") -> frozenset[str]:
-    """Return the names of the variables that the role vllm_server reads."""
-    return frozenset(DataLoader().load_from_file(str(file))["argument_specs"]["main"]["options"])
+def settings(folder: pathlib.Path = FOLDER.parents[1]) -> frozenset[str]:
+    """Return the names of the variables that the roles for engines, driver and container runtime read."""
+    found: set[str] = set()
+    for role in ("vllm_server", "nvidia_driver", "container_runtime"):
+        file = folder / role / "meta" / "argument_specs.yml"
+        found |= set(DataLoader().load_from_file(str(file))["argument_specs"]["main"]["options"])
+    return frozenset(found)
 
 
 def shipped_catalogue(folder: pathlib.Path = FOLDER) -> dict[str, t.Any]:

@@ -339,15 +339,17 @@ _SETTINGS: t.Final[c.Mapping[str, schema.Kind]] = {
 # Names that these are taken for by a slip of the finger; nothing else reads them.
 _TOP: t.Final = ("model_roles", "model_catalogue")
 _NOT_OURS: t.Final = "model_store_"
+# The roles whose variables are known by name, with those of the others left to whoever uses these.
+_ROLES: t.Final = ("vllm_server_", "nvidia_driver_", "container_runtime_")
 _SECRET_SETTINGS: t.Final = ("vllm_server_hf_token", "vllm_server_api_key")
 
 
 def misspelt(names: c.Iterable[str], settings: c.Collection[str]) -> c.Iterator[Problem]:
     """Yield the variables of a box that nothing reads, but that look like one that the collection reads."""
     for name in names:
-        known = settings if name.startswith("vllm_server_") else () if name.startswith(_NOT_OURS) else _TOP
+        known = settings if name.startswith(_ROLES) else () if name.startswith(_NOT_OURS) else _TOP
         like = [] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-        if like and name.startswith(("vllm_server_", "model_")):
+        if like and name.startswith((*_ROLES, "model_")):
             yield Problem((name,), "nothing reads this variable", f"did you mean {like[0]}?", name)
 
 

@@ -57,18 +57,20 @@ def play(
     inventory: pathlib.Path = CHECKOUT / "inventories" / "lab",
     playbook: str = "site.yml",
     check: bool = False,
+    tags: c.Sequence[str] = (),
     verbosity: int = 0,
     extra: c.Mapping[str, t.Any] | None = None,
     env: c.Mapping[str, str] | None = None,
 ) -> Run:
     """Run a playbook through ansible-runner, as the command line would."""
+    words = (["--check", "--diff"] if check else []) + (["--tags", ",".join(tags)] if tags else [])
     with tempfile.TemporaryDirectory(prefix="gb10-fleet-run-") as folder:
         runner = ansible_runner.run(
             private_data_dir=folder,
             playbook=str(CHECKOUT / playbook),
             inventory=str(inventory),
             limit=limit,
-            cmdline="--check --diff" if check else None,
+            cmdline=" ".join(words) or None,
             extravars=dict(extra or {}),
             verbosity=verbosity or None,
             envvars={

@@ -194,6 +194,14 @@ FAULTS: dict[str, Fault] = {
         ("vllm_server_boot_timout: nothing reads this variable", "did you mean vllm_server_boot_timeout?"),
         box=BOX + "vllm_server_boot_timout: 60\n",
     ),
+    "a setting of the driver that nothing reads": Fault(
+        ("nvidia_driver_versoin: nothing reads this variable", "did you mean nvidia_driver_version?"),
+        box=BOX + 'nvidia_driver_versoin: "580.142"\n',
+    ),
+    "a setting of the container runtime that nothing reads": Fault(
+        ("container_runtime_mange: nothing reads this variable", "did you mean container_runtime_manage?"),
+        box=BOX + "container_runtime_mange: true\n",
+    ),
     "an address that is none": Fault(
         ("vllm_server_listen_address", "'999.1.1.1' is not an IPv4 or IPv6 address"),
         box=BOX + "vllm_server_listen_address: 999.1.1.1\n",
@@ -370,6 +378,30 @@ def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_pa
     assert not missing, outcome.message
     assert len(outcome.message.splitlines()) == 1, outcome.message
     assert "hidden" not in outcome.message
+
+
+# What only the role's own variables have, with nothing that they look like, or of another type than they have to be.
+OF_ROLES = {
+    "nvidia_driver_x: true": "nothing reads nvidia_driver_x",
+    "container_runtime_x: true": "nothing reads container_runtime_x",
+    "nvidia_driver_version: 580.170": "nvidia_driver_version is 580.17, which is no text",
+    "nvidia_driver_version:": "nvidia_driver_version is null, which is no text",
+    "nvidia_driver_manage: yes please": "'yes please' is not a valid boolean",
+    "nvidia_driver_allow_reboot: soon": "'soon' is not a valid boolean",
+    "nvidia_driver_reboot_timeout: 10m": "unable to convert to int",
+    "nvidia_driver_known_limits: {DRIVER_590_48_LEAKS: true}": "unable to convert to list",
+    "container_runtime_daemon_config: cdi": "unable to convert to dict",
+}
+
+
+@pytest.mark.parametrize("line", OF_ROLES)
+def test_a_wrong_variable_of_driver_or_container_runtime_is_refused_before_any_connection(
+    line: str, tmp_path: pathlib.Path
+) -> None:
+    outcome = run_site(tmp_path, f"{BOX}{line}\n", CATALOGUE)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    assert OF_ROLES[line] in outcome.message
 
 
 def test_a_right_inventory_leads_to_a_connection(tmp_path: pathlib.Path) -> None:

@@ -66,9 +66,9 @@ class FakeBox:
         self.calls.append(" ".join(argv[1:]))
         return 0, "", ""
 
-    def started(self, *, begin: bool = True, step_s: float = 0.0) -> _converge.Outcome:
+    def started(self, *, begin: bool = True, step_s: float = 0.0, keep_trying: bool = False) -> _converge.Outcome:
         """Ask for SPEC."""
-        return _converge.started(self.box, "writer", SPEC, begin=begin, step_s=step_s)
+        return _converge.started(self.box, "writer", SPEC, begin=begin, step_s=step_s, keep_trying=keep_trying)
 
 
 ACTIVE = "ActiveState=active SubState=running UnitFileState=enabled"
@@ -130,6 +130,14 @@ def test_a_first_start_that_fails_is_stopped_and_explained(tmp_path: pathlib.Pat
     assert "dead: the process is gone" in outcome.message
     assert f"journalctl -u {UNIT}" in outcome.message
     assert box.calls == [f"stop {UNIT}"]
+
+
+def test_what_has_served_before_is_tried_again_and_never_stopped(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, STOPPED, STARTING, RETRYING, RETRYING, STARTING, f"{FAILED} NRestarts=2")
+    outcome = box.started(step_s=60.0, keep_trying=True)
+    assert outcome.failed
+    assert "did not come up: systemd reports exit-code" in outcome.message
+    assert not [call for call in box.calls if call.startswith("stop")]
 
 
 @pytest.mark.parametrize("state", [FAILED, STOPPED])
