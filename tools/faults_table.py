@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.lab.faults.entry import Fault, When
-from tests.lab.faults.suite import SUITE
+from tests.lab.faults.suite import CORE, SUITE
 
 PAGE = ROOT / "docs/faults.md"
 BEGIN, END = "<!-- table: tools/faults_table.py -->", "<!-- end of table -->"
@@ -35,7 +35,8 @@ def cell(text: str) -> str:
 def row(fault: Fault) -> str:
     """Return the row of a fault."""
     said = " … ".join(words.strip().rstrip(":") for words in fault.says)
-    cells = (f"`{fault.id}`", fault.what, fault.by.value, said, fault.end.value)
+    star = " \\*" if fault.id in CORE else ""
+    cells = (f"`{fault.id}`{star}", fault.what, fault.by.value, said, fault.end.value)
     return f"| {' | '.join(cell(one) for one in cells)} |\n"
 
 
@@ -46,7 +47,8 @@ def table(suite: c.Sequence[Fault] = SUITE) -> str:
         rows = [row(fault) for fault in suite if fault.when is when]
         if rows:
             parts.append(f"### {when.value.capitalize()}\n\n{_HEAD}{''.join(rows)}")
-    return "\n".join((f"{len(suite)} faults.\n", *parts))
+    core = sum(fault.id in CORE for fault in suite)
+    return "\n".join((f"{len(suite)} faults; the {core} with a star are tried in every change.\n", *parts))
 
 
 def page(old: str) -> str:

@@ -28,7 +28,7 @@ import threading
 import time
 import typing as t
 
-from lab.scripted.faults import AT_BOOT, LINES, WHILE_SERVING, BootError
+from lab.scripted.faults import ANSWERS, AT_BOOT, LINES, WHILE_SERVING, BootError
 from tests.unit.support.faults import FAULTS
 from tests.unit.support.openai_server import Exchange, OpenAIServer
 
@@ -165,7 +165,9 @@ class ScriptedServer(OpenAIServer):
             vars(self).update(copy.deepcopy(self._healthy))
             self._scripts.clear()
             self.metrics.running = self.metrics.waiting = self.metrics.per_read = 0
-            if fault.name in FAULTS:
+            if fault.name in ANSWERS:
+                ANSWERS[fault.name](self)
+            elif fault.name in FAULTS:
                 FAULTS[fault.name].set_up(self)
             elif fault.name not in {*AT_BOOT, *LINES, *WHILE_SERVING}:
                 log(f"[lab] there is no fault {fault.name}; serving on in health", "APIServer pid=1", "ERROR")

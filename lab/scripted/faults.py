@@ -16,8 +16,8 @@ import pathlib
 import time
 import typing as t
 
-if t.TYPE_CHECKING:
-    from tests.unit.support.openai_server import OpenAIServer
+from tests.unit.support.faults import SetUp, post_all
+from tests.unit.support.openai_server import OpenAIServer, slow
 
 Numbers = dict[str, t.Any]
 _HOG_BYTES: t.Final = 256 << 20
@@ -82,6 +82,12 @@ AT_BOOT: dict[str, c.Callable[[], t.Any]] = {
     ),
 }
 """What happens instead of a boot."""
+
+ANSWERS: dict[str, SetUp] = {
+    # As after a long prompt: slower than any lesson of the unit tests, and nothing wrong with it.
+    "first_token_takes_3_s": post_all(slow(3.0)),
+}
+"""How it answers, beside the faults of the unit tests."""
 
 WHILE_SERVING: dict[str, c.Callable[[OpenAIServer], t.Any]] = {
     "exit_0": lambda _server: os._exit(0),

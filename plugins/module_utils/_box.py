@@ -245,7 +245,7 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
         time.sleep(_PAUSE_POLL_S)
         waited += _PAUSE_POLL_S
         unit = _instance.show(_command.run, unit.name)
-    if not unit.given_up or _group_files.GroupFiles(instance).stopped(unit.invocation):
+    if not unit.given_up or _was_stopped(instance, unit):
         return 0
     last = _status.StatusFile(instance).read()
     reason = last.message if last and last.failed else f"the engine ended by itself ({unit.result})"
@@ -258,6 +258,19 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
         f"See `journalctl -u {unit.name}`; when it is cured{where}: `systemctl reset-failed {unit.name}` and start it.",
     )
     return 0
+
+
+def _was_stopped(instance: str, unit: _instance.Unit) -> bool:
+    """Return whether somebody had the unit stopped; one that had not served yet has failed then, in systemd's eyes."""
+    if _group_files.GroupFiles(instance).stopped(unit.invocation):
+        return True
+    # systemd's own line about the end of a start names the job. It may be on its way into the journal still.
+    _command.run(["journalctl", "--sync"], timeout_s=_JOURNAL_S)
+    of_it = [f"UNIT={unit.name}", f"INVOCATION_ID={unit.invocation}", "JOB_TYPE=stop", "_PID=1"]
+    _code, said, _err = _command.run(
+        ["journalctl", *of_it, "--output=cat", "--no-pager", "--quiet"], timeout_s=_JOURNAL_S
+    )
+    return bool(said.strip())
 
 
 def watch(instance: str, settings: c.Mapping[str, t.Any]) -> int:

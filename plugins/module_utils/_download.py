@@ -43,7 +43,7 @@ snapshot_download(repo, revision=revision, ignore_patterns=skipped)
 
 
 class DownloadError(Exception):
-    """The checkpoint could not be downloaded. The text is the library's own reason."""
+    """The checkpoint could not be downloaded. The text is the library's own reason, and what is damaged on the box."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,6 +74,21 @@ class Wanted:
         except CheckpointError:
             return False
 
+    def damage(self) -> str:
+        """Say which shards are there but not whole, and what helps; empty where none is.
+
+        The library goes by the names of its blobs: what is there is not fetched again, whatever is in it.
+        """
+        try:
+            weights = inspect_checkpoint(str(self.snapshot)).weights
+        except CheckpointError:
+            return ""
+        if not weights.damaged:
+            return ""
+        blobs = " ".join(str((self.snapshot / name).resolve()) for name in weights.damaged)
+        said = " ".join(found.message for found in weights.findings if found.severity == "error")
+        return f"{said} A download leaves alone what is there; remove it and run this again: rm {blobs}"
+
     def bytes_on_disk(self) -> int:
         """Return how much of the repository has arrived, parts of files included."""
         blobs = self.model_folder / "blobs"
@@ -101,10 +116,11 @@ def download(wanted: Wanted, on_progress: c.Callable[[str], None]) -> None:
             time.sleep(_MEASURE_EVERY_S)
         err.seek(0)
         errors = [line.strip() for line in err if line.strip()]
-    if process.returncode != 0:
-        raise DownloadError(reason(errors) or f"the download ended with status {process.returncode}")
-    if not wanted.is_complete():
-        raise DownloadError("the download ended, but not all weights that the checkpoint names are there")
+    failed = process.returncode != 0
+    if failed or not wanted.is_complete():
+        said = reason(errors) or f"the download ended with status {process.returncode}"
+        ended = "the download ended, but not all weights that the checkpoint names are there, and whole"
+        raise DownloadError(". ".join(part for part in (said if failed else ended, wanted.damage()) if part))
 
 
 def _total(out: t.IO[str]) -> int:

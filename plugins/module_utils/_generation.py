@@ -125,8 +125,9 @@ class Generation:
 class Marker:
     """A switch that is under way: where to, what served before it, how far it is, and whether it goes back by now.
 
-    ``step`` is one of asked, stopping, placing, starting, proving. ``failed_at`` is in seconds since the epoch.
-    ``asked`` tells this switch from every other one.
+    ``step`` is one of asked, stopping, placing, starting, proving. ``failed_at`` is in seconds since the epoch,
+    ``failed_up_s`` in seconds of the clock that does not jump, and 0 once the box has restarted. ``asked`` tells this
+    switch from every other one.
     """
 
     to: str
@@ -136,6 +137,7 @@ class Marker:
     back: bool = False
     reason: str = ""
     failed_at: float = 0.0
+    failed_up_s: float = 0.0
     restarts: int = 0
     asked: str = ""
     keep: int = 3

@@ -30,6 +30,7 @@ ErrorKind = t.Literal[
     "refused",  # nobody listens
     "unresolved",  # the host name has no address
     "unreachable",  # no route, network down, ...
+    "silent",  # no answer to the attempt to connect: a host that is down, or a listener whose queue is full
     "timeout",  # the time of this exchange ran out
     "disconnected",  # closed or reset before the answer was complete
     "not_http",  # something answered, but not with HTTP
@@ -420,7 +421,7 @@ def _dial(host: str, port: int, deadline: Deadline) -> socket.socket:
             sock.close()
             # "Refused" says more than what another address of the same name met.
             if not isinstance(problem, ConnectionRefusedError):
-                silent = ApiError("unreachable", "no answer to the attempt to connect")
+                silent = ApiError("silent", "no answer to the attempt to connect")
                 problem = silent if isinstance(error, TimeoutError) else error
         else:
             return sock

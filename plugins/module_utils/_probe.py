@@ -21,6 +21,7 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding, worst
 from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import (
+    CONNECT_TIMEOUT_S,
     ApiError,
     Client,
     Clock,
@@ -132,7 +133,8 @@ def wait_until_ready(
 ) -> Verdict:
     """Probe again and again until the server is ready, waiting is of no use, or ``timeout`` seconds are over.
 
-    ``progress`` gets one line whenever the situation changes, and every ``every`` seconds while it does not.
+    ``progress`` gets one line whenever the situation changes, and every ``every`` seconds while it does not. A last
+    look that has too little time to tell anything does not outweigh the one before it.
     """
     client = _client(options, clock)
     started = clock()
@@ -142,14 +144,19 @@ def wait_until_ready(
     attempts = 0
     said: tuple[str, ...] = ()
     said_at = started
+    before: Verdict | None = None
     while True:
         verdict = _climb(Session(options, client, deadline, rng=rng, process=process, gpu=gpu, sleep=sleep))
         attempts += 1
+        short = before is not None and verdict.stage == "out_of_time"
+        if short and before is not None:
+            verdict = before
         patience = STAGES[verdict.stage].patience
-        strikes = strikes + 1 if patience == "strikes" else 0
+        if not short:
+            strikes = strikes + 1 if patience == "strikes" else 0
         pause = strike_interval if strikes else interval
-        over = verdict.ready or patience == "stop" or strikes >= STRIKES
-        late = not over and deadline.left() <= pause
+        over = not short and (verdict.ready or patience == "stop" or strikes >= STRIKES)
+        late = short or (not over and deadline.left() <= pause)
         waited = clock() - started
         if late:
             verdict = _gave_up(verdict, waited)
@@ -161,6 +168,7 @@ def wait_until_ready(
         if over or late:
             seen = {"attempts": attempts, "waited_s": round(waited, 1)}
             return dataclasses.replace(verdict, evidence={**verdict.evidence, **seen})
+        before = verdict
         sleep(pause)
 
 
@@ -249,7 +257,8 @@ def _find_server(session: Session) -> None:
 
 def _no_health(session: Session, error: ApiError, life: str, detail: str) -> None:
     where = str(session.client.endpoint)
-    if error.kind == "timeout":
+    # Here is a process, so it was asked on its own box: who does not let it connect is a listener that accepts nobody.
+    if error.kind == "timeout" or (error.kind == "silent" and life == "alive"):
         session.evidence["health"] = "timeout"
         slow = finding("HEALTH_SLOW", "/health did not answer in its share of the time.")
         session.note(slow)
@@ -264,6 +273,7 @@ def _no_health(session: Session, error: ApiError, life: str, detail: str) -> Non
     stage, name = {
         "unresolved": ("unreachable", "NAME_NOT_RESOLVED"),
         "unreachable": ("unreachable", "HOST_UNREACHABLE"),
+        "silent": ("unreachable", "HOST_UNREACHABLE"),
         "tls": ("tls_failed", "TLS_FAILED"),
     }.get(error.kind, ("port_squatter", "PORT_SQUATTER"))
     raise Fall(stage, finding(name, f"{where}: {error.detail}."))
@@ -315,11 +325,13 @@ def _find_model(session: Session) -> None:
 
 
 def _no_models(session: Session, error: ApiError) -> Fall:
-    if error.kind == "timeout":
+    if error.kind in {"timeout", "silent"}:
         message = (
             f"/health: {session.evidence['health']}; /v1/models did not answer, after {session.spent():.1f} s in all."
         )
-        if session.spent() < min(FAIR_WAIT_S, session.options.request_timeout):
+        # Who is alive and accepts no connection is not computing an answer, so that less time tells it.
+        fair_s = FAIR_WAIT_S if error.kind == "timeout" else CONNECT_TIMEOUT_S
+        if session.spent() < min(fair_s, session.options.request_timeout):
             return Fall("out_of_time", finding("OUT_OF_TIME", message))
         return Fall("hung", finding("SERVER_NOT_ANSWERING", message))
     if error.kind in {"too_large", "not_http"}:

@@ -111,7 +111,7 @@ KNOWN: t.Final[dict[str, Known]] = {
     ),
     "SERVER_NOT_ANSWERING": Known(
         "error",
-        "The port accepts connections, and no HTTP answer comes, not even to /health.",
+        "The port is open, and no HTTP answer comes, not even to /health.",
         "If it lasts, restart the unit: the API server's own process is stuck.",
     ),
     "HEALTH_SLOW": Known(

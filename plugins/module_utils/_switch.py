@@ -79,7 +79,7 @@ class Switch:
         """Take up a switch where it was left, unless what it starts may be what took the box down."""
         if marker.boot_id == self.boot_id:
             return marker
-        marker = dataclasses.replace(marker, boot_id=self.boot_id, restarts=marker.restarts + 1)
+        marker = dataclasses.replace(marker, boot_id=self.boot_id, restarts=marker.restarts + 1, failed_up_s=0.0)
         # Without anything to go back to, one loss of power is forgiven; a box that freezes over it is not asked again.
         elsewhere = marker.before != marker.to if marker.before else marker.restarts > 1
         if not marker.back and marker.step in _RISKY and elsewhere:
@@ -90,7 +90,8 @@ class Switch:
     def _turned(self, marker: _generation.Marker, reason: str) -> _generation.Marker:
         """Decide to go back, for good."""
         self.tell(f"generation {marker.to} failed: {reason}")
-        marker = dataclasses.replace(marker, back=True, reason=reason, failed_at=self.now(), step="asked")
+        now, up_s = self.now(), self.box.clock()
+        marker = dataclasses.replace(marker, back=True, reason=reason, failed_at=now, failed_up_s=up_s, step="asked")
         self.store.mark(marker)
         return marker
 
@@ -239,12 +240,17 @@ class Switch:
         if not marker.before:
             message = f"{failed} No generation served before it, so the box serves nothing now."
             return self._end_back(dataclasses.replace(last, message=message))
-        took = self.now() - marker.failed_at
-        message = (
-            f"{failed} Generation {wanted.id} was restored and serves again, proven {took:.0f} s after the failure: "
-            f"{wanted.about}."
-        )
+        took = self._since_failure(marker)
+        # Nobody knows how long the box was down where its clock was turned back meanwhile.
+        proven = f"proven {took:.0f} s after the failure" if took > 0 else "proven"
+        message = f"{failed} Generation {wanted.id} was restored and serves again, {proven}: {wanted.about}."
         return self._end_back(dataclasses.replace(last, outcome="restored", message=message, restored_s=round(took, 1)))
+
+    def _since_failure(self, marker: _generation.Marker) -> float:
+        """Return the seconds since the failure, 0 where a wall clock that was turned back is all that knows them."""
+        if marker.failed_up_s:
+            return self.box.clock() - marker.failed_up_s
+        return max(0.0, self.now() - marker.failed_at)
 
     def _end_back(self, last: _generation.Last) -> _generation.Last:
         ledger = self.store.ledger()

@@ -299,7 +299,7 @@ def sign_of(verdict: _probe.Verdict) -> _liveness.Sign:
 def _is_confirmed(verdict: _probe.Verdict) -> bool:
     """Whether /health, too, says that the engine is dead, rather than one request alone."""
     health = verdict.evidence.get("health_after", verdict.evidence.get("health"))
-    return health not in {200, "timeout", None}
+    return health not in {200, "timeout", "silent", None}
 
 
 def _is_wrong(verdict: _probe.Verdict) -> bool:

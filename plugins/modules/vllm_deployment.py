@@ -134,7 +134,7 @@ last:
       description: How it ended, in one line.
       type: str
     restored_s:
-      description: Seconds from the failure until the one before was proven again.
+      description: Seconds from the failure until the one before was proven again; 0 where the box does not know.
       type: float
     at:
       description: When it ended, in seconds since the epoch.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import http.client
 import json
 import os
 import pathlib
@@ -149,7 +150,7 @@ def answers(box: str, *, model: str, port: int = 8000, key: str = "") -> bool:
     question = "What is 7 plus 5? Answer with the number only."
     try:
         return bool(chat(box, question, model=model, port=port, timeout_s=20, key=key))
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
 
 

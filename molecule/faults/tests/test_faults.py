@@ -14,14 +14,14 @@ import pytest
 from tests.lab import kit
 from tests.lab.faults.bench import State
 from tests.lab.faults.entry import End, Fault
-from tests.lab.faults.suite import BENCHES, SUITE
+from tests.lab.faults.suite import BENCHES, chosen
 
 TIMES = kit.CHECKOUT / "artifacts" / "faults"
 
 
 def of(bench: str) -> pytest.MarkDecorator:
     """Return the faults of a bench: one after the other, but no bench waits for another one (--dist loadscope)."""
-    return pytest.mark.parametrize("fault", [pytest.param(one, id=one.id) for one in SUITE if one.bench == bench])
+    return pytest.mark.parametrize("fault", [pytest.param(one, id=one.id) for one in chosen() if one.bench == bench])
 
 
 @of("one")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import fcntl
+import http.client
 import json
 import pathlib
 import tempfile
@@ -107,7 +108,7 @@ class Bench:
         question = "What is 7 plus 5? Answer with the number only."
         try:
             return kit.chat(self.box, question, model=self.name, port=self.port, timeout_s=15).strip()
-        except (OSError, ValueError, KeyError):
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
             return ""
 
     def now(self) -> str:
@@ -115,8 +116,8 @@ class Bench:
         return self.run("date +%s.%N").strip()
 
     def journal(self, since: str) -> str:
-        """Return what was said of the instance since then, by whomever."""
-        units = f"--unit={self.unit} --unit=gb10-fleet-\\*"
+        """Return what was said of the instance since then, by whomever; nothing of the other benches of the box."""
+        units = f"--unit={self.unit} --unit=gb10-fleet-\\*@{self.name}.\\* --unit=gb10-fleet-switch.service"
         return self.run(f"journalctl {units} --since=@{since} --output=cat --no-pager", check=False)
 
     # What is done to it
@@ -142,7 +143,10 @@ class Bench:
         """Wait until the engine answers; with ``other_than``, until another container does."""
 
         def served() -> bool:
-            return self.serves() and (not other_than or self.container() != other_than)
+            # Asked only where it may be right: to the watch, a request that hangs is work, and has it wait.
+            asked = f"systemctl is-active {self.unit}; docker inspect --format '{{{{.Id}}}}' vllm-$NAME 2>/dev/null"
+            state, _, container = self.run(asked, check=False).strip().partition("\n")
+            return state == "active" and container not in {"", other_than} and self.answer() == "12"
 
         self.wait(served, f"{self.box}: an answer of {self.name}")
 

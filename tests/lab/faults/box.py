@@ -48,7 +48,7 @@ def boot_id(bench: Bench) -> str:
 
 def back_after(bench: Bench, before: str, since: str) -> str:
     """Wait for a box that boots, and for its engine."""
-    bench.wait(lambda: boot_id(bench) not in {"", before}, f"{bench.box}: another boot", 60)
+    bench.wait(lambda: boot_id(bench) not in {"", before}, f"{bench.box}: another boot")
     bench.wait_until_it_serves()
     return bench.journal(since)
 
@@ -82,7 +82,7 @@ def docker_killed(bench: Bench) -> str:
 def docker_down(bench: Bench) -> str:
     since, before = bench.now(), bench.container()
     bench.run("systemctl stop docker.socket docker.service")
-    until(lambda: "waiting (" in bench.journal(since), 15)
+    bench.wait(lambda: "waiting (" in bench.journal(since), "a gate that waits")
     bench.run("systemctl start docker.socket docker.service")
     bench.wait_until_it_serves(other_than=before)
     return bench.journal(since)
@@ -186,7 +186,7 @@ def power_loss_at_start(bench: Bench) -> str:
     bench.fault("never_ready 1")
     old = bench.container()
     bench.run(f"systemctl restart --no-block {bench.unit}")
-    bench.wait(lambda: bench.container() not in {"", old}, "a container that boots", 30)
+    bench.wait(lambda: bench.container() not in {"", old}, "a container that boots")
     container = Names(lab_id(kit.CHECKOUT)).container(bench.box)
     for verb in ("kill", "start"):
         subprocess.run(["docker", verb, container], check=True, capture_output=True)

@@ -42,6 +42,7 @@ class End(enum.Enum):
     HEALED = "serves again by itself"
     RESTORED = "what served before is restored, and proven again"
     NEXT_RUN = "`site.yml`, run again, puts it right"
+    STOPPED = "stays down, as it was told to, without a word of blame; serves again when it is started"
     DOWN = "stays down with one line that says why; serves again when the cause is gone"
 
 

@@ -11,6 +11,7 @@ import concurrent.futures
 from tests.lab.faults.bench import HUB, Bench
 from tests.lab.faults.entry import By, Collection, End, When
 from tests.lab.faults.serving import ends_by
+from tests.lab.faults.watching import look
 
 REAL = Collection(When.SERVING)
 
@@ -52,6 +53,21 @@ def worker_killed(bench: Bench) -> str:
 
 
 @REAL.add(
+    "the engine core of a real vLLM is stopped (SIGSTOP); its API server lives",
+    by=By.WATCH,
+    says=("restarting it", "hung:", "ready: it answered"),
+    end=End.HEALED,
+    bench="vllm",
+)
+def engine_core_frozen(bench: Bench) -> str:
+    since, before = bench.now(), bench.container()
+    kill(bench, "VLLM::EngineCore", "STOP")
+    look(bench)
+    bench.wait_until_it_serves(other_than=before)
+    return bench.journal(since)
+
+
+@REAL.add(
     "a shard of the weights has its size and its header, and nothing but zeros after it",
     by=By.READY,
     says=("failure 3 of 3", "ready: it answered"),
@@ -85,7 +101,7 @@ def weights_are_zeros(bench: Bench) -> str:
 def vllm_killed_for_memory_at_boot(bench: Bench) -> str:
     since, before = bench.now(), bench.container()
     bench.run(f"systemctl restart --no-block {bench.unit}")
-    bench.wait(lambda: bench.container() not in {"", before}, "a container to limit", 60)
+    bench.wait(lambda: bench.container() not in {"", before}, "a container to limit")
     limited = bench.container()
     bench.run(f"docker update --memory 400m --memory-swap 400m {limited}")
     bench.wait_until_it_serves(other_than=limited)

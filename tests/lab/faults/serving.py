@@ -31,6 +31,7 @@ def ends_by(command: c.Callable[[Bench], object]) -> c.Callable[[Bench], str]:
     by=By.SYSTEMD,
     says=("Deactivated successfully", "Scheduled restart job", "ready: it answered"),
     end=End.HEALED,
+    bench="a",
 )
 def exit_0(bench: Bench) -> str:
     return ends_by(lambda one: one.fault("exit_0 0"))(bench)
@@ -41,6 +42,7 @@ def exit_0(bench: Bench) -> str:
     by=By.SYSTEMD,
     says=("status=137", "Scheduled restart job", "ready: it answered"),
     end=End.HEALED,
+    bench="b",
 )
 def exit_137(bench: Bench) -> str:
     return ends_by(lambda one: one.fault("exit_137 0"))(bench)
@@ -51,6 +53,7 @@ def exit_137(bench: Bench) -> str:
     by=By.SYSTEMD,
     says=("status=137", "Scheduled restart job", "ready: it answered"),
     end=End.HEALED,
+    bench="c",
 )
 def killed_for_memory(bench: Bench) -> str:
     def hog(one: Bench) -> None:
@@ -65,6 +68,7 @@ def killed_for_memory(bench: Bench) -> str:
     by=By.SYSTEMD,
     says=("status=137", "Scheduled restart job", "ready: it answered"),
     end=End.HEALED,
+    bench="a",
 )
 def sigkill(bench: Bench) -> str:
     return ends_by(lambda one: one.run(f"docker kill --signal KILL vllm-{one.name}"))(bench)
@@ -75,6 +79,7 @@ def sigkill(bench: Bench) -> str:
     by=By.SYSTEMD,
     says=("Deactivated successfully", "Scheduled restart job", "ready: it answered"),
     end=End.HEALED,
+    bench="b",
 )
 def stopped_by_hand(bench: Bench) -> str:
     return ends_by(lambda one: one.run(f"docker stop vllm-{one.name}"))(bench)
@@ -85,6 +90,7 @@ def stopped_by_hand(bench: Bench) -> str:
     by=By.SYSTEMD,
     says=("Scheduled restart job", "ready: it answered"),
     end=End.HEALED,
+    bench="c",
 )
 def removed_by_hand(bench: Bench) -> str:
     return ends_by(lambda one: one.run(f"docker rm --force vllm-{one.name}"))(bench)
@@ -95,6 +101,7 @@ def removed_by_hand(bench: Bench) -> str:
     by=By.SYSTEMD,
     says=("status=9/KILL", "Scheduled restart job", "ready: it answered"),
     end=End.HEALED,
+    bench="a",
 )
 def client_killed(bench: Bench) -> str:
     return ends_by(lambda one: one.run(f"systemctl kill --signal=KILL {one.unit}"))(bench)

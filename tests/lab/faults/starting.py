@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections.abc as c
 
-from tests.lab.faults.bench import CACHE, Bench, until
+from tests.lab.faults.bench import CACHE, Bench
 from tests.lab.faults.entry import SHARED, By, Collection, End, Fault, When
 
 STARTING = Collection(When.START)
@@ -37,7 +37,7 @@ _SEEN_THROUGH = (
     ("garbage_broken_characters", "answers are broken characters", ("garbage:", "replacement characters")),
     ("garbage_when_streamed", "answers are garbage only when they are streamed", ("garbage:", "symbol run ('$'")),
     ("garbage_raw_only", "answers are garbage only without the chat template", ("garbage:", "nul bytes")),
-    ("garbage_salad", "answers are words, and wrong", ("wrong_answer:", "purple if the seven")),
+    ("garbage_salad", "answers are words, and wrong", ("wrong_answer:", "purple if the velvet")),
     ("empty", "answers are empty", ("no_answer:", "The answer is empty")),
     ("answer_in_reasoning", "the answer is taken for a thought", ("no_answer:", "came in reasoning")),
     ("empty_budget", "the engine never ends thinking", ("budget:", "inside its thinking")),
@@ -78,13 +78,14 @@ STARTING.faults += [
     by=By.READY,
     says=("dead: The process is gone", "137"),
     end=End.HEALED,
+    bench="b",
 )
 def killed_for_memory_at_boot(bench: Bench) -> str:
     since = bench.now()
     bench.fault("memory_hog 1")
     bench.run(f"systemctl restart --no-block {bench.unit}")
     limit = f"docker update --memory 192m --memory-swap 192m vllm-{bench.name}"
-    bench.wait(lambda: "vllm-" in bench.run(f"{limit} 2>/dev/null || true"), "a container to limit", 30)
+    bench.wait(lambda: "vllm-" in bench.run(f"{limit} 2>/dev/null || true"), "a container to limit")
     bench.wait_until_it_serves()
     return bench.journal(since)
 
@@ -97,6 +98,16 @@ def killed_for_memory_at_boot(bench: Bench) -> str:
 )
 def hang(bench: Bench) -> str:
     return one_bad_start("hang")(bench)
+
+
+@STARTING.add(
+    "answers begin to stream and never end, and `/health` says 200",
+    by=By.READY,
+    says=("hung:", "/health said 200", "It was still hung after"),
+    end=End.HEALED,
+)
+def hang_mid_stream(bench: Bench) -> str:
+    return one_bad_start("hang_mid_stream")(bench)
 
 
 @STARTING.add(
@@ -114,6 +125,7 @@ def never_ready(bench: Bench) -> str:
     by=By.READY,
     says=("degraded: it answered", "REASONING_IN_CONTENT", "<think>"),
     end=End.WARNED,
+    bench="c",
 )
 def reasoning_leaks(bench: Bench) -> str:
     since = bench.now()
@@ -135,12 +147,36 @@ def no_start_is_good(bench: Bench) -> str:
     since = bench.now()
     bench.fault("no_kernel_image")
     bench.restart()
-    bench.wait(lambda: "stays down" in bench.journal(since), "the line that says why", 90)
+    # Not only "stays down": that is in the name of the unit that says it, too.
+    bench.wait(lambda: "stays down after" in bench.journal(since), "the line that says why")
     said = bench.journal(since)
-    assert said.count("stays down") == 1, said
+    assert said.count("stays down after") == 1, said
     # What the line says.
     bench.fault("")
     bench.run(f"systemctl reset-failed {bench.unit} && systemctl start {bench.unit}")
+    return said
+
+
+@STARTING.add(
+    "somebody stops the unit while its engine boots",
+    by=By.SYSTEMD,
+    says=("Stopped vllm-",),
+    end=End.STOPPED,
+    bench="c",
+)
+def stopped_while_it_starts(bench: Bench) -> str:
+    since = bench.now()
+    bench.fault("never_ready")
+    bench.run(f"systemctl restart --no-block {bench.unit}")
+    bench.wait(lambda: "starting:" in bench.journal(since), "an engine that boots")
+    bench.run(f"systemctl stop {bench.unit}")
+    # Who says why a unit stays down has been called now, because systemd calls such a unit failed.
+    asked = f"systemctl show --property=ActiveState --value gb10-fleet-explain@{bench.name}"
+    bench.wait(lambda: bench.run(asked).strip() == "inactive", "the end of last words")
+    bench.fault("")
+    bench.run(f"systemctl start {bench.unit}")
+    said = bench.journal(since)
+    assert "stays down after" not in said, said
     return said
 
 
@@ -172,7 +208,7 @@ def orphaned_engine_core(bench: Bench) -> str:
     bench.run(f'systemd-run --quiet --unit lab-orphan bash -c "exec -a VLLM::EngineCore {orphan}"')
     try:
         bench.run(f"systemctl restart --no-block {bench.unit}")
-        bench.wait(lambda: "still holds memory" in bench.journal(since), "a closed gate", 30)
+        bench.wait(lambda: "still holds memory" in bench.journal(since), "a closed gate")
     finally:
         bench.run("systemctl stop lab-orphan")
     bench.wait_until_it_serves()
@@ -192,7 +228,7 @@ def port_squatter(bench: Bench) -> str:
     bench.run(f"systemd-run --quiet --unit lab-squatter python3 -m http.server {bench.port}")
     try:
         bench.run(f"systemctl start --no-block {bench.unit}")
-        until(lambda: "port_squatter:" in bench.journal(since), 40)
+        bench.wait(lambda: "port_squatter:" in bench.journal(since), "a word about the port")
     finally:
         bench.run("systemctl stop lab-squatter")
     bench.wait_until_it_serves()
@@ -209,7 +245,7 @@ def settings_garbled(bench: Bench) -> str:
     since = bench.now()
     bench.run(f"printf '{{\"name\": ' > /etc/gb10-fleet/instances/{bench.name}.json")
     bench.restart()
-    until(lambda: bench.systemd()["ActiveState"] == "failed", 30)
+    bench.wait(lambda: bench.systemd()["ActiveState"] == "failed", "a unit that gave up")
     said = bench.journal(since)
     run = bench.deploy()
     assert run.status == "successful", run.failures
@@ -221,6 +257,7 @@ def settings_garbled(bench: Bench) -> str:
     by=By.READY,
     says=("No space left on device",),
     end=End.HEALED,
+    bench="a",
 )
 def cache_disk_full(bench: Bench) -> str:
     since = bench.now()
@@ -228,7 +265,7 @@ def cache_disk_full(bench: Bench) -> str:
     bench.run(f"mount -t tmpfs -o size=4k tmpfs {folder}")
     try:
         bench.restart()
-        until(lambda: "No space left" in bench.journal(since), 30)
+        bench.wait(lambda: "No space left" in bench.journal(since), "a word about the disk")
     finally:
         bench.run(f"systemctl stop {bench.unit}; umount {folder}; systemctl start {bench.unit}")
     bench.wait_until_it_serves()

@@ -72,7 +72,7 @@ def new_emulated_kernels(bench: Bench) -> str:
 )
 def untrained_model(bench: Bench) -> str:
     # A real engine needs its time to boot, on a busy machine above all.
-    settings = bench.settings.replace("boot_timeout: 40", "boot_timeout: 300")
+    settings = bench.settings.replace("boot_timeout: 40", "boot_timeout: 900")
     run = bench.deploy(f"model_roles: [garbage]\n{settings}")
     assert run.status == "failed", run.output[-3000:]
     return text_of(run)
@@ -107,7 +107,7 @@ def interrupted(bench: Bench, when: c.Callable[[], bool], blow: c.Callable[[subp
             argv, cwd=kit.CHECKOUT, env=environment, stdout=subprocess.DEVNULL, text=True, start_new_session=True
         )
         try:
-            bench.wait(when, "the moment to strike", 120)
+            bench.wait(when, "the moment to strike")
             blow(playbook)
         finally:
             end(playbook)

@@ -24,7 +24,7 @@ _RESTARTED = (
     ("closed_at_completion", "connections are closed at a completion", ("engine_dead:", "was cut off")),
     ("garbage_nul", "answers turn into NUL bytes", ("garbage:", "nul bytes")),
     ("garbage_words", "answers turn into one word", ("garbage:", "repetition ('a'")),
-    ("garbage_salad", "answers turn wrong", ("wrong_answer:", "purple if the seven")),
+    ("garbage_salad", "answers turn wrong", ("wrong_answer:", "purple if the velvet")),
     ("empty", "answers turn empty", ("no_answer:", "The answer is empty")),
     ("api_server_stuck", "the API server says nothing any more", ("hung:", "did not answer")),
     ("port_closes", "the port is closed and the process lives", ("restarting it",)),
@@ -83,3 +83,31 @@ WATCHING.faults += [
     Fault(f"watch_{name}", what, When.SERVING, By.WATCH, says, End.UNTOUCHED, left_alone(name), on)
     for (name, what, says), on in zip(_LEFT_ALONE, itertools.cycle(SHARED[1:]), strict=False)
 ]
+
+
+@WATCHING.add(
+    "the engine's process is stopped (SIGSTOP)",
+    by=By.WATCH,
+    says=("restarting it", "hung:", "/v1/models did not answer"),
+    end=End.HEALED,
+)
+def watch_frozen(bench: Bench) -> str:
+    since, before = bench.now(), bench.container()
+    bench.run("docker kill --signal STOP vllm-$NAME")
+    look(bench)
+    bench.wait_until_it_serves(other_than=before)
+    return bench.journal(since)
+
+
+@WATCHING.add(
+    "the first token takes three seconds",
+    by=By.WATCH,
+    says=("ready: it answered", "ActiveState=active"),
+    end=End.HEALED,
+    bench="a",
+)
+def first_token_takes_3_s(bench: Bench) -> str:
+    since = bench.now()
+    bench.fault("first_token_takes_3_s")
+    bench.restart()
+    return f"{bench.journal(since)}\n{left_alone('first_token_takes_3_s')(bench)}"

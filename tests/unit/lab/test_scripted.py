@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -173,8 +174,19 @@ def test_a_fault_lasts_for_as_many_starts_as_it_says(tmp_path: Path) -> None:
     assert [engine.told_at_start(path).name for _ in range(3)] == ["hang"] * 3
 
 
+def test_a_slow_first_token_is_slow_and_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "lab-fault"
+    path.write_text("first_token_takes_3_s")
+    with engine.ScriptedServer("127.0.0.1", 0, path) as server:
+        server.models = ["scripted"]
+        server.settle()
+        began = time.monotonic()
+        assert look(server, model="scripted", checks=("chat",), timeout=30).stage == "ready"
+        assert time.monotonic() - began >= 3
+
+
 def test_no_name_means_two_faults() -> None:
-    groups = (FAULTS, faults.AT_BOOT, faults.LINES, faults.WHILE_SERVING)
+    groups = (FAULTS, faults.ANSWERS, faults.AT_BOOT, faults.LINES, faults.WHILE_SERVING)
     names = [name for group in groups for name in group if name != "none"]
     assert len(names) == len(set(names))
 
@@ -185,7 +197,7 @@ def test_every_fault_of_the_server_is_over_when_it_is_taken_away(tmp_path: Path)
     with engine.ScriptedServer("127.0.0.1", 0, path) as server:
         server.models = ["scripted"]
         server.settle()
-        for name in FAULTS:
+        for name in (*FAULTS, *faults.ANSWERS):
             path.write_text(name)
             server.follow()
             path.unlink()

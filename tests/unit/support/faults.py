@@ -138,7 +138,7 @@ FAULTS: dict[str, Fault] = {
     "garbage_scripts": Fault(post_all(say("\u05d0\u6f22 12")), "garbage", "TEXT_UNEXPECTED_SCRIPT"),
     "garbage_broken_characters": Fault(post_all(say("\ufffd\ufffd 12")), "garbage", "TEXT_REPLACEMENT_CHARACTERS"),
     "garbage_controls": Fault(post_all(say("\x1b[2J 12")), "garbage", "TEXT_CONTROL_CHARACTERS"),
-    "garbage_salad": Fault(post_all(say("purple if the seven, walking")), "wrong_answer", "WRONG_ANSWER"),
+    "garbage_salad": Fault(post_all(say("purple if the velvet, walking")), "wrong_answer", "WRONG_ANSWER"),
     "garbage_when_streamed": Fault(
         lambda s: s.script("POST", CHAT, answer, say("$$$$$$$$$$")), "garbage", "TEXT_SYMBOL_RUN"
     ),

@@ -54,7 +54,7 @@ class SkipClock:
     def __init__(self, at: dict[int, t.Callable[[], t.Any]] | None = None) -> None:
         self.skipped = 0.0
         self.sleeps: list[float] = []
-        self._at = at or {}
+        self.at = at or {}
 
     def __call__(self) -> float:
         return time.monotonic() + self.skipped
@@ -62,7 +62,7 @@ class SkipClock:
     def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
         self.skipped += seconds
-        self._at.get(len(self.sleeps), lambda: None)()
+        self.at.get(len(self.sleeps), lambda: None)()
 
 
 def wait(url: str, clock: SkipClock, timeout: float = 600.0, **given: t.Any) -> tuple[Verdict, list[str]]:

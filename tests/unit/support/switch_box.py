@@ -47,7 +47,7 @@ class Box:
 
     A step is a command that changes something, or a file that is written. ``broken`` are the fingerprints of engines
     that do not come up, ``wrong`` of those that come up and fail their proof. The program of the box runs when it was
-    started and somebody sleeps, as long as it is ``minded``.
+    started and somebody sleeps, as long as it is ``minded``. ``turned_s`` is how far its wall clock is off.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -58,6 +58,7 @@ class Box:
         self.enabled: set[str] = set()
         self.boot_id = "boot-1"
         self.now = 1000.0
+        self.turned_s = 0.0
         self.steps = 0
         self.kill_at = -1
         self.broken: set[str] = set()
@@ -180,10 +181,14 @@ class Box:
             sleep=self.sleep,
         )
 
+    def wall(self) -> float:
+        """Return the time of the wall clock."""
+        return self.now + self.turned_s
+
     def switch(self) -> _generation.Last | None:
         """Run the program once."""
         told: list[str] = []
-        work = _switch.Switch(self.acting(), self.store, self.prove, told.append, self.boot_id, lambda: self.now)
+        work = _switch.Switch(self.acting(), self.store, self.prove, told.append, self.boot_id, self.wall)
         return work.run()
 
     def ask(self, wanted: _generation.Generation) -> None:

@@ -156,6 +156,20 @@ def test_there_are_no_last_words_while_systemd_still_tries(box: Box) -> None:
     assert box.journal == []
 
 
+def test_there_are_no_last_words_where_somebody_has_stopped_the_start(box: Box) -> None:
+    """systemd calls such a unit failed, and calls for the last words of it."""
+    failed = "LoadState=loaded\nActiveState=failed\nSubState=failed\nResult=signal\nInvocationID=5b55\n"
+    box.answers["systemctl show"] = (0, failed, "")
+    asked = "journalctl UNIT=vllm-writer.service INVOCATION_ID=5b55 JOB_TYPE=stop _PID=1"
+    box.answers[asked] = (0, "Stopped vllm-writer.service - vLLM instance writer.\n", "")
+    assert _box.main(["explain", "writer"]) == 0
+    assert box.journal == []
+    # Without a journal nobody knows, and the words are worth more than the silence.
+    box.answers[asked] = (_command.TIMED_OUT, "", "journalctl did not end within 20 s")
+    assert _box.main(["explain", "writer"]) == 0
+    assert len(box.journal) == 1
+
+
 def test_the_last_words_wait_for_the_end_of_the_pause(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     states = [
         "ActiveState=activating\nSubState=auto-restart\n",
@@ -165,7 +179,9 @@ def test_the_last_words_wait_for_the_end_of_the_pause(box: Box, monkeypatch: pyt
     slept: list[float] = []
     monkeypatch.setattr(_box.time, "sleep", slept.append)
 
-    def run(_argv: list[str], **_options: object) -> tuple[int, str, str]:
+    def run(argv: list[str], **_options: object) -> tuple[int, str, str]:
+        if argv[0] != "systemctl":
+            return 0, "", ""
         return 0, f"LoadState=loaded\n{states.pop(0) if len(states) > 1 else states[0]}", ""
 
     monkeypatch.setattr(_command, "run", run)

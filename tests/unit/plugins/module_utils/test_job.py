@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import stat
+import sys
 
 import pytest
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _download, _instance, _job, _status
+from tests.unit.plugins.module_utils.checkpoint_builder import small_qwen3, write_json
 
 
 class Systemd:
@@ -116,6 +119,35 @@ def test_the_library_inside_the_image_downloads_into_the_cache_of_the_box() -> N
 def test_a_revision_that_is_not_there_is_not_complete() -> None:
     assert not WANTED.is_complete()
     assert WANTED.bytes_on_disk() == 0
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_damaged_shard_is_named_with_its_cure_whatever_becomes_of_the_download(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    wanted = dataclasses.replace(WANTED, folder=str(tmp_path))
+    blob = wanted.model_folder / "blobs" / "5eed"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(bytes(4096))
+    wanted.snapshot.mkdir(parents=True)
+    (wanted.snapshot / "model.safetensors").symlink_to("../../blobs/5eed")
+    write_json(wanted.snapshot / "config.json", small_qwen3())
+    script = f"import sys; print('OSError: the hub is away', file=sys.stderr); sys.exit({status})"
+    monkeypatch.setattr(_download.Wanted, "argv", lambda _wanted: [sys.executable, "-c", script])
+    with pytest.raises(_download.DownloadError) as failure:
+        _download.download(wanted, lambda _line: None)
+    said = str(failure.value)
+    assert ("OSError: the hub is away. " in said) is bool(status)
+    assert "The shard model.safetensors is no readable safetensors file" in said
+    assert said.endswith(f"remove it and run this again: rm {blob}")
+
+
+def test_what_is_missing_is_not_called_damaged(tmp_path: pathlib.Path) -> None:
+    wanted = dataclasses.replace(WANTED, folder=str(tmp_path))
+    assert wanted.damage() == ""
+    wanted.snapshot.mkdir(parents=True)
+    write_json(wanted.snapshot / "config.json", small_qwen3())
+    assert wanted.damage() == ""
 
 
 @pytest.mark.parametrize(

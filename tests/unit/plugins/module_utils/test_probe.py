@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import socket
 import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _probe
+from ansible_collections.gb10.fleet.plugins.module_utils import _openai_api, _probe
 from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import InputError
 from ansible_collections.gb10.fleet.plugins.module_utils._probe import Options, Verdict, probe, wait_until_ready
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_findings import STAGES
@@ -302,6 +304,25 @@ def test_what_waiting_cannot_cure_ends_it_at_once(server: fake.OpenAIServer, fau
     assert (verdict.stage, clock.sleeps, len(lines)) == (FAULTS[fault].stage, [], 1)
 
 
+@pytest.mark.parametrize(("life", "stage"), [("alive", "hung"), ("unknown", "unreachable")])
+def test_a_listener_that_accepts_nobody_hangs_where_its_process_is_alive(
+    monkeypatch: pytest.MonkeyPatch, life: str, stage: str
+) -> None:
+    """As a stopped process does (SIGSTOP), once its clients have filled the queue of its port."""
+    monkeypatch.setattr(_openai_api, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(_probe, "CONNECT_TIMEOUT_S", 0.2)
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for sock in [stack.enter_context(socket.socket()) for _ in range(4)]:
+            sock.setblocking(False)
+            sock.connect_ex(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        verdict = _probe.probe(Options(url, model="lab/tiny"), timeout=30, process=state(life))
+    assert verdict.stage == stage
+    assert ids(verdict)[-1] == ("SERVER_NOT_ANSWERING" if stage == "hung" else "HOST_UNREACHABLE")
+
+
 def test_a_process_that_dies_while_starting_ends_the_wait() -> None:
     lives = iter(["alive"] * 5)
     clock = SkipClock()
@@ -324,6 +345,19 @@ def test_what_may_pass_gets_three_tries(server: fake.OpenAIServer, fault: str) -
     verdict, lines = wait(server.url, clock, request_timeout=FAULTS[fault].patience)
     assert (verdict.stage, verdict.evidence["attempts"]) == (FAULTS[fault].stage, 3)
     assert [line.rsplit("(", 1)[1] for line in lines] == [f"failure {n} of 3 in a row)" for n in (1, 2, 3)]
+
+
+def test_a_last_look_without_time_does_not_outweigh_the_one_before(server: fake.OpenAIServer) -> None:
+    """What is left of the time after a pause may be too short to tell anything; what was seen is still so."""
+    FAULTS["hang"].set_up(server)
+    clock = SkipClock()
+    end = clock() + 600
+    clock.at[1] = lambda: vars(clock).update(skipped=clock.skipped + end - clock() - 0.2)
+    verdict, lines = wait(server.url, clock, timeout=600, request_timeout=0.3)
+    assert (verdict.stage, verdict.evidence["attempts"]) == ("hung", 2)
+    assert verdict.summary.startswith("hung: There was no completion")
+    assert "It was still hung after 600 s" in verdict.summary
+    assert lines[-1].endswith("(failure 1 of 3 in a row)")
 
 
 def test_a_passing_fault_is_forgiven_and_forgotten(server: fake.OpenAIServer) -> None:

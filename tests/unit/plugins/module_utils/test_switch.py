@@ -11,7 +11,7 @@ import pathlib
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _generation, _instance
+from ansible_collections.gb10.fleet.plugins.module_utils import _generation, _instance, _switch
 from tests.unit.support.switch_box import Box, Boxes, KilledError, generation
 
 
@@ -83,6 +83,37 @@ def test_a_failed_proof_restores_what_served(box: Box, how: str, new: _generatio
     assert last.restored_s == pytest.approx(7)
     assert box.proven[-1] == ("old", True)
     assert last.specs == new.specs
+
+
+@pytest.mark.parametrize("jump_s", [-1e6, 1e6])
+def test_a_clock_that_jumps_does_not_change_how_long_it_took(
+    box: Box, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    def tell(line: str) -> None:
+        if line.startswith("going back"):
+            box.turned_s += jump_s
+
+    box.serve(OLD)
+    box.broken.add("new")
+    box.ask(NEW)
+    last = _switch.Switch(box.acting(), box.store, box.prove, tell, box.boot_id, box.wall).run()
+    assert last is not None
+    assert last.restored_s == pytest.approx(7)
+    assert "was restored and serves again, proven 7 s after the failure: " in last.message
+
+
+def test_a_clock_that_was_turned_back_while_the_box_was_down_makes_up_no_time(box: Box) -> None:
+    box.serve(OLD)
+    box.broken.add("new")
+    box.ask(NEW)
+    marker = box.store.marker()
+    assert marker is not None
+    box.store.mark(dataclasses.replace(marker, back=True, reason="It froze.", failed_at=1e9, failed_up_s=5.0))
+    box.restart()
+    last = box.switch()
+    assert last is not None
+    assert (last.outcome, last.restored_s) == ("restored", 0)
+    assert "was restored and serves again, proven: " in last.message
 
 
 def test_without_anything_good_the_box_ends_without_the_new(box: Box) -> None:
