@@ -99,7 +99,8 @@ def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
     for path in files:
         path.unlink(missing_ok=True)
     if files:
-        # A start that is cut short makes its unit fail. Nobody needs that explained, and a unit that is gone has no state.
+        # A start that is cut short makes its unit fail. Nobody needs that explained, and a unit that is gone has no
+        # state.
         box.run(["systemctl", "stop", f"gb10-fleet-explain@{name}.service"])
         _systemctl(box, "daemon-reload")
         box.run(["systemctl", "reset-failed", f"gb10-fleet-explain@{name}.service"])

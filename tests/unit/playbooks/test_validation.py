@@ -211,7 +211,10 @@ FAULTS: dict[str, Fault] = {
         box="model_roles:\n  - {role: writer, args: {swap_space: 4}}\n",
     ),
     "no model roles at all": Fault(
-        ("model_roles is not there", "model_roles: []"), box="model_role: [writer]\n", where="spark-1"
+        ("model_roles is not there", "model_roles: []"), box="serves: [writer]\n", where="spark-1"
+    ),
+    "model roles under another name": Fault(
+        ("model_role: nothing reads this variable", "did you mean model_roles?"), box="model_role: [writer]\n"
     ),
     "a flag that has a key of its own, with a dot": Fault(
         ("model_roles[0].args", "has a key of its own: speculative"),
@@ -257,6 +260,22 @@ FAULTS: dict[str, Fault] = {
     ),
     "a watch that is too hasty": Fault(
         ("vllm_server_liveness_period", "5 is not between 15 and 86400"), box=BOX + "vllm_server_liveness_period: 5\n"
+    ),
+    "a watch that restarts for ever": Fault(
+        ("vllm_server_liveness_window", "within 60 s there is no time for 3 restarts", "give it 900 or more"),
+        box=BOX + "vllm_server_liveness_window: 60\n",
+    ),
+    "a variable of another role that is misspelt": Fault(
+        ("nvidia_driver_mange: nothing reads this variable; did you mean nvidia_driver_manage?",),
+        box=BOX + "nvidia_driver_mange: 5\n",
+    ),
+    "a driver of another branch": Fault(
+        ("nvidia_driver_version", "570.86.10 is not of the branch 580"),
+        box=BOX + 'nvidia_driver_version: "570.86.10"\n',
+    ),
+    "a variable with nothing in it": Fault(
+        ("vllm_server_boot_timeout: None is nothing, not a whole number",),
+        box=BOX + "vllm_server_boot_timeout:\n",
     ),
     "a watch that is neither on nor off": Fault(
         ("vllm_server_liveness", "'sometimes' is a string, not true or false"),
