@@ -99,7 +99,7 @@ def _flag_names(value: dict[t.Any, t.Any]) -> Faults:
         elif plain == "hf_overrides" and (keys := _geometry_of(name, content)):
             what = f"changes {', '.join(keys)} of the checkpoint, which the plan reads from its config.json"
             yield (name,), what, "use a checkpoint whose config.json says so"
-    yield from _hidden_secrets(value)
+    yield from hidden_secrets(value)
 
 
 def _geometry_of(name: object, content: t.Any) -> list[str]:
@@ -123,18 +123,18 @@ def _environment(value: dict[t.Any, t.Any]) -> Faults:
         elif str(content) == "":
             what = f"sets {name} to an empty string, which is not the same as leaving it unset"
             yield path, what, "remove the line"
-    yield from _hidden_secrets(value)
+    yield from hidden_secrets(value)
 
 
-def _hidden_secrets(value: t.Any, path: schema.Path = ()) -> Faults:
+def hidden_secrets(value: t.Any, path: schema.Path = ()) -> Faults:
     """Yield what looks like a secret, or cannot be seen, at any depth; never the secret itself."""
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from _hidden_secrets(one, (*path, str(key)))
+            yield from hidden_secrets(one, (*path, str(key)))
         return
     if isinstance(value, list):
         for one in value:
-            yield from _hidden_secrets(one, path)
+            yield from hidden_secrets(one, path)
         return
     if not isinstance(value, str):
         return
@@ -145,7 +145,7 @@ def _hidden_secrets(value: t.Any, path: schema.Path = ()) -> Faults:
         what = f"has {name!r}, which looks like a secret and would be readable by everyone who may read the unit"
         yield path, what, "put it into vllm_server_secret_env"
     elif isinstance(inside := _vllm_cli.from_json(value), dict | list):
-        yield from _hidden_secrets(inside, path)
+        yield from hidden_secrets(inside, path)
 
 
 def _speculative(value: dict[t.Any, t.Any]) -> Faults:
@@ -153,7 +153,7 @@ def _speculative(value: dict[t.Any, t.Any]) -> Faults:
         yield (), "is empty, and vLLM dies of that", "leave it out, or write {method: mtp, num_speculative_tokens: 2}"
     for key, what, remedy in _speculation.faults(value):
         yield (key,), what, remedy
-    yield from _hidden_secrets(value)
+    yield from hidden_secrets(value)
 
 
 _MEASURED: t.Final = ("weights_gib", "overhead_gib", "boot_peak_gib")

@@ -27,6 +27,18 @@ sparks:
       ansible_host: 192.0.2.1
       ansible_ssh_executable: {ssh}
 """
+PAIR = (
+    HOSTS
+    + """\
+    spark-2:
+      ansible_host: 192.0.2.2
+      ansible_ssh_executable: {ssh}
+others:
+  hosts:
+    desk:
+      ansible_host: 192.0.2.3
+"""
+)
 CATALOGUE = f"""\
 model_catalogue:
   writer:
@@ -51,6 +63,7 @@ class Fault:
     box: str = BOX
     group: str = CATALOGUE
     where: str = "host_vars/spark-1.yml"
+    hosts: str = HOSTS
 
 
 def in_group(old: str, new: str, *says: str) -> Fault:
@@ -318,7 +331,31 @@ FAULTS: dict[str, Fault] = {
         box=BOX + "fabric:\n  members: [spark-1, spark-2]\n",
     ),
     "a fabric with a template that cannot be resolved": Fault(
-        ("fabric: a template in it cannot be resolved",), box=BOX + 'fabric: "{{ nowhere }}"\n', where="spark-1"
+        ("fabric: a template or secret in it cannot be resolved",),
+        box=BOX + 'fabric:\n  mtu: "{{ nowhere }}"\n',
+        where="host_vars/spark-1.yml:3: ",
+    ),
+    "a fabric that reaches one of its members": Fault(
+        ("fabric.members[1]: spark-2 is a member, and no fabric reaches it",),
+        box="fabric:\n  members: [spark-1, spark-2]\n",
+        group=CATALOGUE + BOX,
+        hosts=PAIR,
+    ),
+    "a member that the playbooks do not run on": Fault(
+        ("fabric.members[1]: desk is not in the group sparks",),
+        box=BOX + "fabric:\n  members: [spark-1, desk]\n",
+        group=CATALOGUE + BOX,
+        hosts=PAIR,
+    ),
+    "a fabric without room for its members": Fault(
+        ("fabric.first_host: 192.168.100.0/24 has no host number for spark-2: 192.168.100.255", "lower first_host"),
+        group=CATALOGUE + BOX + "fabric:\n  members: [spark-1, spark-2]\n  shared_subnet: true\n  first_host: 253\n",
+        where="group_vars/sparks.yml",
+        hosts=PAIR,
+    ),
+    "a number of a fabric that YAML reads otherwise": Fault(
+        ("fabric.first_host: YAML reads 010 as 8",),
+        box=BOX + "fabric:\n  members: [spark-1, spark-2]\n  first_host: 010\n",
     ),
     "a catalogue that is a list": Fault(
         ("model_catalogue", "not a mapping of model roles", "{my-role:"),
@@ -337,7 +374,7 @@ class Outcome:
     connected: bool
 
 
-def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
+def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS) -> Outcome:
     """Run the whole of site.yml on an inventory whose box cannot be reached, and see whether it was tried."""
     touched = folder / "connected"
     ssh = folder / "ssh"
@@ -346,7 +383,7 @@ def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
     (folder / "runner").mkdir()
     inventory = folder / "inventory"
     for path, text in {
-        "hosts.yml": HOSTS.format(ssh=ssh),
+        "hosts.yml": hosts.format(ssh=ssh),
         "group_vars/sparks.yml": group,
         "host_vars/spark-1.yml": box,
     }.items():
@@ -382,7 +419,7 @@ def test_every_fault_is_said_at_once(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_path: pathlib.Path) -> None:
-    outcome = run_site(tmp_path, fault.box, fault.group)
+    outcome = run_site(tmp_path, fault.box, fault.group, fault.hosts)
     assert outcome.status == "failed"
     assert not outcome.connected
     missing = [words for words in (fault.where, *fault.says) if words not in outcome.message]
