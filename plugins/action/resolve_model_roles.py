@@ -15,20 +15,25 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ansible_collections.gb10.fleet.plugins.action.resolve_settings import misspelt
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.plugin_utils import (
     _batches,
+    _claims,
     _fabric_sentence,
     _known_findings,
     _model_roles,
     _origin,
     _serving_group,
+    _settings,
 )
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
-from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import settings, shipped_catalogue
+from ansible_collections.gb10.fleet.plugins.plugin_utils._catalogue import shipped_catalogue
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, dotted
 
 _display = Display()
+# What of a box's variables is looked at.
+_READ = {*_settings.SETTINGS, *_settings.OTHERS} - {"fabric"}
 
 
 class ActionModule(ActionBase):
@@ -89,8 +94,7 @@ class ActionModule(ActionBase):
     ) -> tuple[list[dict[str, t.Any]], list[str]]:
         """Return the instances of a box and what is wrong with its inventory, one of the two empty."""
         given: dict[str, t.Any] = {"model_catalogue": {}, "model_roles": None}
-        wanted = ("vllm_server_", "serving_", "nvidia_driver_", "container_runtime_")
-        names = [*given, *(name for name in variables if str(name).startswith(wanted))]
+        names = [*given, *(name for name in variables if str(name) in _READ)]
         if box in fleet.fabrics:
             given["fabric"] = fleet.fabrics[box]
         for name in names:
@@ -100,16 +104,17 @@ class ActionModule(ActionBase):
                 reason = str(error).splitlines()[0]
                 place = _origin.place_of_error(error) or f"the inventory of {box}"
                 return [], [f"{place}: {name}: a template or secret in it cannot be resolved ({reason})."]
+        found = list(misspelt(variables))
         if "model_roles" not in variables and box in fleet.declared:
             given["model_roles"] = []
         elif "model_roles" not in variables:
             # A misspelt key or file would otherwise take everything off the box.
             remedy = "say what it serves, or model_roles: [] for a box that serves nothing"
-            return [], [f"the inventory of {box}: model_roles is not there; {remedy}."]
-        found = list(_model_roles.misspelt(map(str, variables), settings()))
-        found += _numbers_read_otherwise(given)
+            missing = f"the inventory of {box}: model_roles is not there; {remedy}."
+            return [], [_sentence(problem, given, box) for problem in found] or [missing]
+        found += numbers_read_otherwise(given)
         found += _model_roles.catalogue_problems(given["model_catalogue"], shipped)
-        found += _model_roles.settings_problems(given)
+        found += _settings.problems(given, {claim.id for claim in _claims.load()})
         if not found:
             catalogue = _model_roles.merged_catalogue(shipped, given["model_catalogue"])
             resolved = _model_roles.resolve(given["model_roles"], catalogue)
@@ -170,11 +175,11 @@ class ActionModule(ActionBase):
         return errors
 
 
-def _numbers_read_otherwise(value: t.Any, path: schema.Path = ()) -> t.Iterator[Problem]:
+def numbers_read_otherwise(value: t.Any, path: schema.Path = ()) -> t.Iterator[Problem]:
     """Yield the numbers of which YAML makes others than a person reads: 020000 is 8192, 36:24 is 2184."""
     if isinstance(value, dict | list):
         for step, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _numbers_read_otherwise(one, (*path, step if isinstance(step, int) else str(step)))
+            yield from numbers_read_otherwise(one, (*path, step if isinstance(step, int) else str(step)))
     elif isinstance(value, int) and not isinstance(value, bool):
         word = _origin.as_written(value)
         if re.fullmatch(r"[-+]?0\d+|[-+]?\d+(?::\d+)+|[-+]?0[xbo][0-9a-fA-F_]+|[-+]?\d[\d_]*_[\d_]*", word):

@@ -9,23 +9,12 @@ Note that this plugin util is private to the collection and can change without n
 
 from __future__ import annotations
 
-import functools
 import pathlib
 import typing as t
 
 from ansible.parsing.dataloader import DataLoader
 
 FOLDER: t.Final = pathlib.Path(__file__).parents[2] / "roles" / "model_catalogue" / "files"
-
-
-@functools.cache
-def settings(folder: pathlib.Path = FOLDER.parents[1]) -> frozenset[str]:
-    """Return the names of the variables that the roles for engines, driver and container runtime read."""
-    found: set[str] = set()
-    for role in ("vllm_server", "nvidia_driver", "container_runtime"):
-        file = folder / role / "meta" / "argument_specs.yml"
-        found |= set(DataLoader().load_from_file(str(file))["argument_specs"]["main"]["options"])
-    return frozenset(found)
 
 
 def shipped_catalogue(folder: pathlib.Path = FOLDER) -> dict[str, t.Any]:

@@ -19,7 +19,7 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_input
-from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_plan import address_of, plan_fabric
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_plan import plan_fabric
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_planned import Observed
 
 _INTERFACE_VARIABLES: t.Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -102,7 +102,7 @@ def _possible(member: _fabric_input.Member, wanted: _fabric_input.Wanted) -> fro
     links = [member.rank, (member.rank - 1) % len(wanted.members)] if ring else list(range(_MOST_CABLES))
     ends = [(link, side) for link in links for side in (0, 1)]
     there = [end for end in ends if (end[0] if wanted.shared_subnet else 2 * end[0] + end[1]) < len(wanted.subnets)]
-    return frozenset(str(address_of(member, wanted, link, side).ip) for link, side in there)
+    return frozenset(str(_fabric_input.address_of(member, wanted, link, side).ip) for link, side in there)
 
 
 def _interfaces(seen: Observed) -> frozenset[str]:

@@ -25,6 +25,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_rank as 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _model_roles as model_roles
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import FabricInputError
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_sentence import problem_of
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 
 _MASTER_PORT: t.Final = 29501
@@ -153,7 +154,7 @@ def _refused(errors: c.Iterable[Finding], fabric: object, fleet: Fleet) -> c.Ite
     for one in errors:
         # The role fabric loads the driver that makes them; a trial run loads nothing.
         if not (fleet.trial and one.id == "INFINIBAND_DEVICES_MISSING"):
-            yield Problem(("fabric",), f"{one.message} [{one.id}]", one.remedy, fabric)
+            yield problem_of(one, fabric)
 
 
 def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:

@@ -27,6 +27,18 @@ sparks:
       ansible_host: 192.0.2.1
       ansible_ssh_executable: {ssh}
 """
+PAIR = (
+    HOSTS
+    + """\
+    spark-2:
+      ansible_host: 192.0.2.2
+      ansible_ssh_executable: {ssh}
+others:
+  hosts:
+    desk:
+      ansible_host: 192.0.2.3
+"""
+)
 CATALOGUE = f"""\
 model_catalogue:
   writer:
@@ -51,6 +63,7 @@ class Fault:
     box: str = BOX
     group: str = CATALOGUE
     where: str = "host_vars/spark-1.yml"
+    hosts: str = HOSTS
 
 
 def in_group(old: str, new: str, *says: str) -> Fault:
@@ -219,7 +232,10 @@ FAULTS: dict[str, Fault] = {
         box="model_roles:\n  - {role: writer, args: {swap_space: 4}}\n",
     ),
     "no model roles at all": Fault(
-        ("model_roles is not there", "model_roles: []"), box="model_role: [writer]\n", where="spark-1"
+        ("model_roles is not there", "model_roles: []"), box="serves: [writer]\n", where="spark-1"
+    ),
+    "model roles under another name": Fault(
+        ("model_role: nothing reads this variable", "did you mean model_roles?"), box="model_role: [writer]\n"
     ),
     "a flag that has a key of its own, with a dot": Fault(
         ("model_roles[0].args", "has a key of its own: speculative"),
@@ -266,6 +282,22 @@ FAULTS: dict[str, Fault] = {
     "a watch that is too hasty": Fault(
         ("vllm_server_liveness_period", "5 is not between 15 and 86400"), box=BOX + "vllm_server_liveness_period: 5\n"
     ),
+    "a watch that restarts for ever": Fault(
+        ("vllm_server_liveness_window", "within 60 s there is no time for 3 restarts", "give it 900 or more"),
+        box=BOX + "vllm_server_liveness_window: 60\n",
+    ),
+    "a variable of another role that is misspelt": Fault(
+        ("nvidia_driver_mange: nothing reads this variable; did you mean nvidia_driver_manage?",),
+        box=BOX + "nvidia_driver_mange: 5\n",
+    ),
+    "a driver of another branch": Fault(
+        ("nvidia_driver_version", "570.86.10 is not of the branch 580"),
+        box=BOX + 'nvidia_driver_version: "570.86.10"\n',
+    ),
+    "a variable with nothing in it": Fault(
+        ("vllm_server_boot_timeout: None is nothing, not a whole number",),
+        box=BOX + "vllm_server_boot_timeout:\n",
+    ),
     "a watch that is neither on nor off": Fault(
         ("vllm_server_liveness", "'sometimes' is a string, not true or false"),
         box=BOX + "vllm_server_liveness: sometimes\n",
@@ -307,7 +339,31 @@ FAULTS: dict[str, Fault] = {
         box=BOX + "fabric:\n  members: [spark-1, spark-2]\n",
     ),
     "a fabric with a template that cannot be resolved": Fault(
-        ("fabric: a template in it cannot be resolved",), box=BOX + 'fabric: "{{ nowhere }}"\n', where="spark-1"
+        ("fabric: a template or secret in it cannot be resolved",),
+        box=BOX + 'fabric:\n  mtu: "{{ nowhere }}"\n',
+        where="host_vars/spark-1.yml:3: ",
+    ),
+    "a fabric that reaches one of its members": Fault(
+        ("fabric.members[1]: spark-2 is a member, and no fabric reaches it",),
+        box="fabric:\n  members: [spark-1, spark-2]\n",
+        group=CATALOGUE + BOX,
+        hosts=PAIR,
+    ),
+    "a member that the playbooks do not run on": Fault(
+        ("fabric.members[1]: desk is not in the group sparks",),
+        box=BOX + "fabric:\n  members: [spark-1, desk]\n",
+        group=CATALOGUE + BOX,
+        hosts=PAIR,
+    ),
+    "a fabric without room for its members": Fault(
+        ("fabric.first_host: 192.168.100.0/24 has no host number for spark-2: 192.168.100.255", "lower first_host"),
+        group=CATALOGUE + BOX + "fabric:\n  members: [spark-1, spark-2]\n  shared_subnet: true\n  first_host: 253\n",
+        where="group_vars/sparks.yml",
+        hosts=PAIR,
+    ),
+    "a number of a fabric that YAML reads otherwise": Fault(
+        ("fabric.first_host: YAML reads 010 as 8",),
+        box=BOX + "fabric:\n  members: [spark-1, spark-2]\n  first_host: 010\n",
     ),
     "a catalogue that is a list": Fault(
         ("model_catalogue", "not a mapping of model roles", "{my-role:"),
@@ -326,7 +382,7 @@ class Outcome:
     connected: bool
 
 
-def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
+def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS) -> Outcome:
     """Run the whole of site.yml on an inventory whose box cannot be reached, and see whether it was tried."""
     touched = folder / "connected"
     ssh = folder / "ssh"
@@ -335,7 +391,7 @@ def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
     (folder / "runner").mkdir()
     inventory = folder / "inventory"
     for path, text in {
-        "hosts.yml": HOSTS.format(ssh=ssh),
+        "hosts.yml": hosts.format(ssh=ssh),
         "group_vars/sparks.yml": group,
         "host_vars/spark-1.yml": box,
     }.items():
@@ -371,7 +427,7 @@ def test_every_fault_is_said_at_once(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_path: pathlib.Path) -> None:
-    outcome = run_site(tmp_path, fault.box, fault.group)
+    outcome = run_site(tmp_path, fault.box, fault.group, fault.hosts)
     assert outcome.status == "failed"
     assert not outcome.connected
     missing = [words for words in (fault.where, *fault.says) if words not in outcome.message]

@@ -368,6 +368,30 @@ def test_subnets_that_do_not_go_round_or_are_too_small() -> None:
     assert fits["verdict"] == "planned"
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"first_host": 253}, []),
+        ({"first_host": 254}, ["FABRIC_SUBNET_TOO_SMALL"] * 2),
+        ({"subnets": ["10.3.0.0/29", "10.4.0.0/24"]}, ["FABRIC_SUBNET_TOO_SMALL"]),
+        ({"subnets": ["10.3.0.0/24"]}, ["FABRIC_SUBNETS_TOO_FEW"]),
+        ({"subnets": ["10.3.0.0/24"], "shared_subnet": True}, []),
+        ({"members": ["a", {"box": "b", "addresses": ["192.168.100.11", "192.168.101.12"]}]}, ["FABRIC_ADDRESS_TAKEN"]),
+        (
+            {"members": ["a", {"box": "b", "addresses": ["192.168.102.12", "192.168.103.12"]}]},
+            ["FABRIC_ADDRESS_UNUSED"] * 2,
+        ),
+        ({"members": [{"box": "a", "cages": [0, 1]}, {"box": "b", "cages": [1]}]}, ["FABRIC_CABLES_DIFFER"]),
+        ({"members": ["a", {"box": "b", "addresses": [f"192.168.10{one}.12" for one in range(4)]}]}, []),
+    ],
+)
+def test_what_of_the_addresses_nobody_has_to_look_for(changes: dict[str, t.Any], expected: list[str]) -> None:
+    plan = plan_fabric({"members": ["a", "b"], **changes})
+
+    assert [one["id"] for one in plan["findings"] if one["severity"] == "error"] == expected
+    assert plan["verdict"] == ("refused" if expected else "unobserved")
+
+
 # --- GID index -------------------------------------------------------------------------------------------------------
 
 
@@ -507,6 +531,8 @@ def test_which_layouts_of_three_and_four_boxes_a_model_takes(
         ({"members": BOXES, "environment": {"NCCL_IB_GID_INDEX": ""}}, "is not the same as leaving it unset"),
         ({"members": BOXES, "environment": {"NCCL_IB_HCA": "rocep1s0f0"}}, "is another one on every box"),
         ({"members": BOXES, "environment": {"NCCL_DEBUG": True}}, "put the exact text in quotes"),
+        ({"members": BOXES, "environment": {"HF_TOKEN": "x"}}, "fabric.environment.HF_TOKEN: has 'HF_TOKEN'"),
+        ({"members": BOXES, "subnets": ["255.255.255.0/24"]}, "cannot hold two boxes"),
     ],
 )  # fmt: skip
 def test_refused_from_the_inventory_alone(fabric: t.Any, says: str) -> None:
