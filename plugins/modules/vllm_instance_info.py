@@ -106,6 +106,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _docker,
     _generation,
     _instance,
+    _sysroot,
 )
 
 
@@ -119,6 +120,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if wrong := _sysroot.refusal(module.params["sysroot"]):
+        module.fail_json(msg=wrong)
     sysroot = pathlib.Path(module.params["sysroot"])
     run = module.run_command
     try:

@@ -161,8 +161,8 @@ def _weights(instance: Instance, say: Say) -> tuple[int, str, float | None] | No
             "error",
             f"Instance {instance.name}: neither measured.weights_gib nor weights_bytes is known.",
             "",
-            "Download the checkpoint so that its headers can be read, or state measured.weights_gib from a boot log "
-            '("Model loading took ... GiB").',
+            "Download the checkpoint, or its JSON files into the folder that plan_checkpoints names, or state "
+            'measured.weights_gib from a boot log ("Model loading took ... GiB").',
         )
         return None
     ranks = instance.request.tensor_parallel_size

@@ -26,7 +26,11 @@ from ansible_collections.gb10.fleet.plugins.module_utils._model_layers import (
     Recurrent,
     SparseLatentAttention,
 )
-from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_rules import KvRules, KvUnsupportedError
+from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_rules import (
+    KvIndivisibleError,
+    KvRules,
+    KvUnsupportedError,
+)
 from ansible_collections.gb10.fleet.plugins.plugin_utils._pipeline import stages_of
 
 if t.TYPE_CHECKING:
@@ -198,7 +202,7 @@ class _Builder:
             if getattr(request, name) < 1:
                 raise KvUnsupportedError(f"{name} is {getattr(request, name)}; expected 1 or more.")
         if self.geometry.attention_heads % self.tp:
-            raise KvUnsupportedError(
+            raise KvIndivisibleError(
                 f"tensor_parallel_size {self.tp} does not divide the model's {self.geometry.attention_heads} heads."
             )
         kinds = {entry.layer.kind for entry in self.layers}
@@ -335,7 +339,7 @@ class _Builder:
 
     def _heads(self, kv_heads: int) -> int:
         if max(kv_heads, self.tp) % min(kv_heads, self.tp):
-            raise KvUnsupportedError(f"{kv_heads} KV heads cannot be spread over {self.tp} ranks.")
+            raise KvIndivisibleError(f"{kv_heads} KV heads cannot be spread over {self.tp} ranks.")
         return max(1, kv_heads // self.tp)
 
     def _attention_bytes(self, layer: Attention) -> int:
@@ -374,7 +378,7 @@ class _Builder:
 
     def _share(self, value: int, what: str) -> int:
         if value % self.tp:
-            raise KvUnsupportedError(f"{value} {what} of a recurrent layer cannot be spread over {self.tp} ranks.")
+            raise KvIndivisibleError(f"{value} {what} of a recurrent layer cannot be spread over {self.tp} ranks.")
         return value // self.tp
 
     def _state_dtype(self, name: str, dtype: str) -> int:

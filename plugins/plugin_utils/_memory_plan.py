@@ -30,6 +30,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_cache import (
 )
 from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import (
     GIB,
+    NO_CONFIG,
     Box,
     Instance,
     Number,
@@ -39,6 +40,10 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import (
 from ansible_collections.gb10.fleet.plugins.plugin_utils._roofline import roofline
 
 __all__ = ["PlanInputError", "plan_memory"]
+_NO_CHECKPOINT: t.Final = (
+    "Download the checkpoint, or put its JSON files into the folder that plan_checkpoints names; else state "
+    "kv_cache_memory_bytes for the model role, measured with its boot log."
+)
 
 
 def plan_memory(
@@ -271,11 +276,12 @@ class _Planner:
     def _layout(self, instance: Instance) -> KvLayout | None:
         """Return the shape of the cache, or None with a finding where it is not known."""
         reason = instance.geometry_error
+        remedy = _NO_CHECKPOINT if reason == NO_CONFIG else ""
         if instance.geometry is not None:
             try:
                 layout = kv_layout(instance.geometry, instance.request)
             except KvUnsupportedError as exc:
-                reason = str(exc)
+                reason, remedy = str(exc), exc.remedy
             else:
                 if layout.note:
                     self._say("KV_RULES_STAND_IN", "info", f"Instance {instance.name}: {layout.note}")
@@ -298,7 +304,7 @@ class _Planner:
             "",
             "Read tokens and concurrency from its boot log."
             if pinned
-            else "State kv_cache_memory_bytes for the model role, measured with its boot log.",
+            else remedy or "State kv_cache_memory_bytes for the model role, measured with its boot log.",
         )
         return None
 

@@ -24,6 +24,8 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._pipeline import Partit
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import kind_of
 
 GIB = 1 << 30
+# Why there is no geometry of a checkpoint that nobody has read.
+NO_CONFIG = "neither its config.json (config) nor what checkpoint_info says of it (geometry) is known."
 
 
 class PlanInputError(ValueError):
@@ -324,7 +326,7 @@ def _geometry_or_error(fields: t.Mapping[str, t.Any], where: str) -> tuple[Model
             return _geometry(fields["config"], f"{where}: config", fields.get("hf_quant_config")), ""
     except GeometryError as exc:
         return None, str(exc)
-    return None, "neither config (a parsed config.json) nor geometry (of checkpoint_info) was given."
+    return None, NO_CONFIG
 
 
 def _geometry(data: t.Any, where: str, hf_quant_config: t.Any = None) -> ModelGeometry:
