@@ -61,10 +61,13 @@ def wrong_settings(box: str, variables: t.Mapping[str, t.Any]) -> t.Iterator[str
 
 
 def misspelt(variables: t.Mapping[str, t.Any]) -> t.Iterator[_schema.Problem]:
-    """Yield the misspelt variables of a box with their values, which know where they were written."""
-    for problem in _settings.misspelt(map(str, variables)):
+    """Yield the misspelt variables of a box with a value that knows where it was written: theirs, or their name."""
+    names = {str(name): name for name in variables}
+    for problem in _settings.misspelt(names):
         value = None
         # Nobody reads it, so it matters to nobody that it cannot be resolved.
         with contextlib.suppress(AnsibleError):
             value = variables[str(problem.path[0])]
-        yield dataclasses.replace(problem, value=value)
+        # A truth value carries no place.
+        known = _origin.place_of(value)
+        yield dataclasses.replace(problem, value=value if known else names[str(problem.path[0])])

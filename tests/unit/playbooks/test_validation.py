@@ -440,13 +440,13 @@ def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_pa
 OF_ROLES = {
     "nvidia_driver_x: true": "nothing reads nvidia_driver_x",
     "container_runtime_x: true": "nothing reads container_runtime_x",
-    "nvidia_driver_version: 580.170": "nvidia_driver_version is 580.17, which is no text",
-    "nvidia_driver_version:": "nvidia_driver_version is null, which is no text",
-    "nvidia_driver_manage: yes please": "'yes please' is not a valid boolean",
-    "nvidia_driver_allow_reboot: soon": "'soon' is not a valid boolean",
-    "nvidia_driver_reboot_timeout: 10m": "unable to convert to int",
-    "nvidia_driver_known_limits: {DRIVER_590_48_LEAKS: true}": "unable to convert to list",
-    "container_runtime_daemon_config: cdi": "unable to convert to dict",
+    "nvidia_driver_version: 580.170": "nvidia_driver_version: 580.17 is a number, not a string",
+    "nvidia_driver_version:": "nvidia_driver_version: None is nothing, not a string",
+    "nvidia_driver_manage: yes please": "nvidia_driver_manage: 'yes please' is a string, not true or false",
+    "nvidia_driver_allow_reboot: soon": "nvidia_driver_allow_reboot: 'soon' is a string, not true or false",
+    "nvidia_driver_reboot_timeout: 10m": "nvidia_driver_reboot_timeout: '10m' is a string, not a whole number",
+    "nvidia_driver_known_limits: {DRIVER_590_48_LEAKS: true}": "is a mapping, not a list; write it like this: [ID_OF_A_CLAIM]",
+    "container_runtime_daemon_config: cdi": "container_runtime_daemon_config: 'cdi' is a string, not a mapping",
 }
 
 
