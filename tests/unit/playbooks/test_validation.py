@@ -445,7 +445,7 @@ OF_ROLES = {
     "nvidia_driver_manage: yes please": "nvidia_driver_manage: 'yes please' is a string, not true or false",
     "nvidia_driver_allow_reboot: soon": "nvidia_driver_allow_reboot: 'soon' is a string, not true or false",
     "nvidia_driver_reboot_timeout: 10m": "nvidia_driver_reboot_timeout: '10m' is a string, not a whole number",
-    "nvidia_driver_known_limits: {DRIVER_590_48_LEAKS: true}": "is a mapping, not a list; write it like this: [ID_OF_A_CLAIM]",
+    "nvidia_driver_known_limits: {DRIVER_590_48_LEAKS: true}": "is a mapping, not a list; write it like this: [ID",
     "container_runtime_daemon_config: cdi": "container_runtime_daemon_config: 'cdi' is a string, not a mapping",
 }
 
