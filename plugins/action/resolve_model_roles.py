@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import difflib
 import re
 import typing as t
 
@@ -60,16 +61,14 @@ class ActionModule(ActionBase):
             return {**result, "failed": True, "msg": "\n".join(unreadable)}
         instances: dict[str, list[dict[str, t.Any]]] = {}
         sentences: dict[str, None] = {}  # a set that keeps its order: a group's fault is said once, not once a box
+        sentences.update(dict.fromkeys(_one_box_twice(options["boxes"], variables["hostvars"])))
         for box in options["boxes"]:
             resolved, wrong = self._resolve(box, variables["hostvars"][box], shipped, fleet)
             instances[box] = resolved
             sentences.update(dict.fromkeys(wrong))
         if sentences:
             return {**result, "failed": True, "msg": "\n".join(sentences)}
-        served = [
-            f"{box} is to serve {', '.join(one['name'] for one in some) or 'nothing'}"
-            for box, some in instances.items()
-        ]
+        served = [f"{box} is to serve {', '.join(map(_named, some)) or 'nothing'}" for box, some in instances.items()]
         if options["show"]:
             for line in served:
                 _display.display(f"  {line}")
@@ -147,9 +146,10 @@ class ActionModule(ActionBase):
         Ansible shows the same warning once, however many boxes it is about.
         """
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        errors = []
+        errors: list[str] = []
         for entry, instance in zip(written, instances, strict=True):
             place = _origin.place_on_the_way(entry, given) or f"the inventory of {box}"
+            errors += _unknown_limits(given, entry, instance, place)
             try:
                 findings = _known_findings.known_findings(instance, today, watched=watched)
             except (
@@ -175,6 +175,43 @@ class ActionModule(ActionBase):
         return errors
 
 
+def _one_box_twice(boxes: t.Sequence[str], hostvars: t.Any) -> t.Iterator[str]:
+    """Yield the boxes that are reached at the address of another one: each would take off what the other one serves."""
+    reached: dict[tuple[str, str, str], str] = {}
+    for box in boxes:
+        address, port, way, connection = None, "", "", "ssh"
+        # One that cannot be resolved is the connection's own matter.
+        with contextlib.suppress(AnsibleError):
+            address = hostvars[box].get("ansible_host")
+            port = str(hostvars[box].get("ansible_port", 22))
+            # Behind another jump host the same address may be another box.
+            way = str([hostvars[box].get(f"ansible_ssh_{name}_args") for name in ("common", "extra")])
+            connection = str(hostvars[box].get("ansible_connection", "ssh"))
+        if not isinstance(address, str) or not address or connection not in {"ssh", "ansible.builtin.ssh", "smart"}:
+            continue
+        other = reached.setdefault((address, port, way), box)
+        if other != box:
+            place = _origin.place_of(address) or f"the inventory of {box}"
+            what = f"{address} is where {other} is reached already, and each of the two would undo the other"
+            yield f"{place}: ansible_host: {what}; give {box} its own address, or remove one of them."
+
+
+def _unknown_limits(
+    given: dict[str, t.Any], entry: schema.Path, instance: t.Mapping[str, t.Any], place: object
+) -> t.Iterator[str]:
+    """Yield the claims that an instance says to know of, and that nobody else knows."""
+    evidence = instance.get("evidence")
+    limits = evidence.get("known_limits") if isinstance(evidence, dict) else None
+    known = {claim.id for claim in _claims.load()}
+    for one in limits if isinstance(limits, list) else ():
+        if str(one) not in known:
+            wrote = _writer(given, entry, str(instance["model_role"]), ("evidence", "known_limits"))
+            at = _origin.place_of(one) or _origin.place_on_the_way(wrote, given) or place
+            close = difflib.get_close_matches(str(one), known, n=1, cutoff=0.6)
+            remedy = f"did you mean {close[0]}?" if close else "remove it; the refusal of a claim names its id."
+            yield f"{at}: {dotted(wrote)}: there is no claim {schema.shown(one)}; {remedy}"
+
+
 def numbers_read_otherwise(value: t.Any, path: schema.Path = ()) -> t.Iterator[Problem]:
     """Yield the numbers of which YAML makes others than a person reads: 020000 is 8192, 36:24 is 2184."""
     if isinstance(value, dict | list):
@@ -185,6 +222,13 @@ def numbers_read_otherwise(value: t.Any, path: schema.Path = ()) -> t.Iterator[P
         if re.fullmatch(r"[-+]?0\d+|[-+]?\d+(?::\d+)+|[-+]?0[xbo][0-9a-fA-F_]+|[-+]?\d[\d_]*_[\d_]*", word):
             what = f"YAML reads {word} as {int(value)}"
             yield Problem(path, what, f"write {int(value)} if you mean it, or put it in quotes", value)
+
+
+def _named(instance: t.Mapping[str, t.Any]) -> str:
+    """Return the name of an instance, and which part of it the box has where others have the rest."""
+    group = instance.get("serving_group")
+    ranks = f" (rank {group['rank']} of {len(group['members'])}, group {group['name']})" if group else ""
+    return f"{instance['name']}{ranks}"
 
 
 def _writer(given: dict[str, t.Any], entry: schema.Path, role: str, keys: tuple[str, ...]) -> schema.Path:

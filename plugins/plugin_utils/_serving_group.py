@@ -178,7 +178,7 @@ def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:
             what = f"{strangers[0]}, a box of the group {name}, is in another serving group as well"
             remedy = "a box is a rank of one group; take it out of one of them"
             return None, [Problem(("serving_group",), what, remedy, mine.value)]
-    what = f"it reaches {', '.join(sorted(same))}, which are not the boxes of one group of the inventory"
+    what = f"no group of the inventory has just the boxes that it reaches: {', '.join(sorted(same))}"
     remedy = "put it into the group_vars of a group that holds exactly the boxes of its ranks"
     return None, [Problem(("serving_group",), what, remedy, mine.value)]
 
@@ -201,15 +201,21 @@ def group_problems(group: Group, catalogue: c.Mapping[str, t.Any], fleet: Fleet)
     yield from _size_problems(group, value, catalogue[role])
     ranks = value.get("ranks", list(group.boxes))
     if sorted(ranks) != sorted(group.boxes):
-        what = f"it names {', '.join(ranks)}, and the boxes of the group are {', '.join(group.boxes)}"
+        what = f"it names {', '.join(ranks) or 'no box'}, and the boxes of the group are {', '.join(group.boxes)}"
         yield Problem((*path, "ranks"), what, "name every box of the group once, the head first", ranks)
-    left = [box for box in group.boxes if box not in fleet.playing]
+    outside = [box for box in group.boxes if box not in fleet.groups.get("sparks", group.boxes)]
+    left = [box for box in group.boxes if box not in fleet.playing and box not in outside]
+    if outside:
+        what = f"{', '.join(outside)} of the group {group.name} is not in the group sparks, which the playbooks run on"
+        yield Problem(path, what, "add it there, or take it out of this group", value)
     if left:
         what = (
             f"{', '.join(left)} of the group {group.name} "
             f"{'is' if len(left) == 1 else 'are'} not in this run, and its ranks start and stop together only"
         )
         yield Problem(path, what, f"run it for the whole group: -l {group.name}", value)
+    if len(group.boxes) == 1:
+        return  # How a box reaches itself is nobody's question.
     shares = shares_of(group, fleet)
     yield from shares.problems or _address_problems(group, fleet, shares.by_box)
 
@@ -257,6 +263,7 @@ def _address_problems(group: Group, fleet: Fleet, shares: c.Mapping[str, fabrics
         yield Problem(("serving_group",), what, remedy, group.value)
         return
     seen: dict[str, str] = {}
+    yield from _families(group, fleet, shares)
     for box in group.boxes:
         given = fleet.addresses.get(box)
         share = shares.get(box)
@@ -280,6 +287,24 @@ def _address_problems(group: Group, fleet: Fleet, shares: c.Mapping[str, fabrics
             yield Problem(path, f"{address} of {box} cannot be reached from another box", remedy, given)
         else:
             yield from _taken(box, str(address), given, seen)
+
+
+def _families(group: Group, fleet: Fleet, shares: c.Mapping[str, fabrics.Share]) -> c.Iterator[Problem]:
+    """Yield that a rank has an IPv6 address where the others have IPv4, so that it cannot reach them from there."""
+    versions: dict[int, str] = {}
+    for box in group.boxes:
+        given = fleet.addresses.get(box)
+        text = given if given is not None else shares[box].address if box in shares else ""
+        try:
+            version = ipaddress.ip_address(text if isinstance(text, str) else "").version
+        except ValueError:
+            continue
+        other = next((one for known, one in versions.items() if known != version), None)
+        if other is not None:
+            what = f"{text} of {box} is IPv{version}, and {other} has no such address"
+            yield Problem(("serving_address",), what, "give all boxes of the group addresses of one kind", given)
+            return
+        versions.setdefault(version, box)
 
 
 def _taken(box: str, address: str, given: object, seen: dict[str, str]) -> c.Iterator[Problem]:
@@ -308,7 +333,7 @@ def rank_problems(box: str, group: Group, variables: c.Mapping[str, t.Any]) -> c
     env = variables.get("serving_env", {})
     yield from schema.problems(env, model_roles.MODEL_ROLE["env"], ("serving_env",))
     devices = variables.get("serving_devices", [])
-    device = schema.text("/dev/infiniband", pattern=r"/dev/[\w./-]+", meaning="a path in /dev")
+    device = schema.text("/dev/infiniband", pattern=r"/dev(?:/(?!\.\.?(?:/|$))[\w.-]+)+", meaning="a path in /dev")
     yield from schema.problems(devices, schema.sequence("[/dev/infiniband]", device), ("serving_devices",))
     for name, value in env.items() if isinstance(env, dict) else ():
         if name == "VLLM_HOST_IP":
@@ -435,6 +460,9 @@ def _own_problems(instance: c.Mapping[str, t.Any], value: c.Mapping[str, t.Any])
         what = f"distributed_executor_backend is {backend!r}, and groups are served by vLLM's own mp executor only"
         remedy = "leave it out: mp needs no Ray in the image, and no cluster that outlives an engine"
         yield Problem(("serving_group", "args"), what, remedy, value)
+    if "VLLM_HOST_IP" in instance["env"]:
+        what = "env sets VLLM_HOST_IP, which is another one on every box and is written by the collection"
+        yield Problem(("serving_group", "env"), what, "write serving_address into the host_vars of each box", value)
     for name in _ONE_BOX:
         if name in instance["env"]:
             what = f"env sets {name} for all boxes, and interfaces are named by each box itself"

@@ -343,6 +343,20 @@ FAULTS: dict[str, Fault] = {
         box=BOX + 'fabric:\n  mtu: "{{ nowhere }}"\n',
         where="host_vars/spark-1.yml:3: ",
     ),
+    "two names for one box": Fault(
+        ("ansible_host: 192.0.2.1 is where spark-1 is reached already", "give spark-2 its own address"),
+        group=CATALOGUE + BOX,
+        where="hosts.yml:",
+        hosts=PAIR.replace("192.0.2.2", "192.0.2.1"),
+    ),
+    "a known limit that nobody knows": Fault(
+        ("model_roles[0].evidence.known_limits: there is no claim 'NO_SUCH_CLAIM'",),
+        box="model_roles:\n  - {role: writer, evidence: {known_limits: [NO_SUCH_CLAIM]}}\n",
+    ),
+    "a way to draft that is misspelt": Fault(
+        ("speculative.model", "mtpp drafts with a model of its own, unless mtp is meant"),
+        box="model_roles:\n  - {role: writer, speculative: {method: mtpp, num_speculative_tokens: 2}}\n",
+    ),
     "a fabric that reaches one of its members": Fault(
         ("fabric.members[1]: spark-2 is a member, and no fabric reaches it",),
         box="fabric:\n  members: [spark-1, spark-2]\n",
