@@ -68,7 +68,7 @@ sanity: $(STAMP) ## ansible-test sanity on what an installed collection would be
 	$(BIN)/python tools/sanity.py
 
 # Scenarios that boot many engines or wait for timers: they want a quiet machine, and more time than CI gives.
-LONG := driver fabric faults liveness pair rollback soak
+LONG := fabric faults liveness pair rollback runtime soak
 SHORT := $(filter-out default $(LONG),$(patsubst molecule/%/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
 
 .PHONY: molecule
@@ -76,7 +76,7 @@ molecule: $(STAMP) ## Deploy to the lab, break it, and look
 	molecule test --all --report $(addprefix --exclude ,$(LONG))
 
 .PHONY: molecule-long
-molecule-long: $(STAMP) ## All other scenarios: driver, fabric, faults, pair, ...
+molecule-long: $(STAMP) ## All other scenarios: fabric, faults, pair, runtime, ...
 	molecule test --all --report $(addprefix --exclude ,$(SHORT))
 
 .PHONY: test

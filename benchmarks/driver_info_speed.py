@@ -60,8 +60,8 @@ def furnish(root: pathlib.Path) -> build.Box:
             path = f"kernel/drivers/d{folder % 30}/d{folder}/module{number}.ko.zst"
             box.write(f"/lib/modules/{build.RELEASE}/{path}", b"")
             index.append(f"{path}: kernel/lib/crc.ko.zst\n")
-    dep = box.path(f"/lib/modules/{build.RELEASE}/modules.dep")
-    dep.write_text("".join(index) + dep.read_text())
+    dep = f"/lib/modules/{build.RELEASE}/modules.dep"
+    box.write(dep, "".join(index) + box.path(dep).read_text())
     return box
 
 

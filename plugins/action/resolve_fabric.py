@@ -12,8 +12,10 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_input, _fabric_sentence
-from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, nearest
+from ansible_collections.gb10.fleet.plugins.action.resolve_model_roles import numbers_read_otherwise
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_input, _fabric_sentence, _origin
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_rank import shares_of
+from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Path, Problem, nearest
 
 _display = Display()
 
@@ -36,19 +38,25 @@ class ActionModule(ActionBase):
             }
         )
         hostvars = variables["hostvars"]
+        groups = variables.get("groups", {})
+        every = frozenset(groups.get("all", hostvars))
+        known = _Known(every, frozenset(groups.get("sparks", every)))
         sentences: dict[str, None] = {}  # a set that keeps its order: a group's fault is said once, not once a box
         members: dict[str, list[str]] = {}
         for box in options["boxes"]:
             if "fabric" not in hostvars[box]:
                 continue
+            fabric: t.Any = None
             try:
-                members[box] = self._members(hostvars[box]["fabric"], hostvars)
-            except _fabric_input.FabricInputError as error:
                 fabric = hostvars[box]["fabric"]
-                sentences.update(dict.fromkeys(_fabric_sentence.sentence(one, fabric) for one in error.problems))
+                members[box] = _members(box, fabric, hostvars, known)
+            except _fabric_input.FabricInputError as error:
+                wrong = (_fabric_sentence.sentence(one, fabric, box) for one in error.problems)
+                sentences.update(dict.fromkeys(wrong))
             except AnsibleError as error:
                 reason = str(error).splitlines()[0]
-                sentences[f"the inventory of {box}: fabric: a template in it cannot be resolved ({reason})."] = None
+                place = _origin.place_of_error(error) or f"the inventory of {box}"
+                sentences[f"{place}: fabric: a template or secret in it cannot be resolved ({reason})."] = None
         if sentences:
             return {**result, "failed": True, "msg": "\n".join(sentences)}
         said = [f"{names[0]} is in a fabric with {', '.join(names[1:])}" for names in _different(members.values())]
@@ -56,25 +64,53 @@ class ActionModule(ActionBase):
             _display.display(f"  {line}")
         return {**result, "changed": False, "members": members, "msg": said}
 
-    def _members(self, fabric: t.Any, hostvars: t.Any) -> list[str]:
-        """Return the members of a fabric; FabricInputError says what is wrong with it."""
-        if fabric == {}:
-            return []
-        wanted = _fabric_input.read(fabric)
-        unknown = [
-            Problem(
-                ("fabric", "members", member.rank),
-                f"the inventory knows no box {member.box!r}",
-                nearest(member.box, list(hostvars)),
-                fabric["members"][member.rank],
-            )
-            for member in wanted.members
-            if member.box not in hostvars
-        ]
-        if unknown:
-            raise _fabric_input.FabricInputError(unknown)
-        addresses = {member.box: hostvars[member.box].get("ansible_host") for member in wanted.members}
-        return [member.box for member in _fabric_input.read(fabric, addresses).members]
+
+class _Known(t.NamedTuple):
+    """The hosts of the inventory, and those of them that the playbooks run on."""
+
+    all: frozenset[str]
+    boxes: frozenset[str]
+
+
+def _members(box: str, fabric: t.Any, hostvars: t.Any, known: _Known) -> list[str]:
+    """Return the members of a fabric; FabricInputError says what is wrong with it."""
+    if fabric == {}:
+        return []
+    if otherwise := list(numbers_read_otherwise(fabric, ("fabric",))):
+        raise _fabric_input.FabricInputError(otherwise)
+    wanted = _fabric_input.read(fabric)
+    found = [problem for member in wanted.members for problem in _stranger(member, fabric, known)]
+    if found:
+        raise _fabric_input.FabricInputError(found)
+    addresses = {member.box: hostvars[member.box].get("ansible_host") for member in wanted.members}
+    found = [_fabric_sentence.problem_of(one, fabric) for one in shares_of(fabric, {}, addresses).errors]
+    if box in {member.box for member in wanted.members}:
+        found += [one for member in wanted.members for one in _disagrees(member, fabric, hostvars[member.box])]
+    if found:
+        raise _fabric_input.FabricInputError(found)
+    return [member.box for member in wanted.members]
+
+
+def _stranger(member: _fabric_input.Member, fabric: t.Any, known: _Known) -> t.Iterator[Problem]:
+    """Yield that no playbook would ever look at a member."""
+    path: Path = ("fabric", "members", member.rank)
+    entry = fabric["members"][member.rank]
+    if member.box not in known.all:
+        remedy = nearest(member.box, known.boxes)
+        yield Problem(path, f"the inventory knows no box {member.box!r}", remedy, entry)
+    elif member.box not in known.boxes:
+        what = f"{member.box} is not in the group sparks, whose boxes the playbooks set up"
+        yield Problem(path, what, "add it there, or take it out of members", entry)
+
+
+def _disagrees(member: _fabric_input.Member, fabric: t.Any, variables: t.Any) -> t.Iterator[Problem]:
+    """Yield that a member goes by another fabric, or none: each box is set up by the one that reaches it."""
+    its = variables.get("fabric")
+    if its == fabric:
+        return
+    what = f"{member.box} is a member, and " + ("no fabric reaches it" if not its else "another fabric reaches it")
+    remedy = "say it once, in the group_vars of a group that holds all members"
+    yield Problem(("fabric", "members", member.rank), what, remedy, fabric["members"][member.rank])
 
 
 def _different(lists: t.Iterable[list[str]]) -> list[tuple[str, ...]]:

@@ -38,8 +38,10 @@ options:
         C(mamba_cache_dtype), C(mamba_ssm_cache_dtype), C(load_format), C(kv_offload_bytes) (of all ranks),
         C(extra_bytes) (a mapping of what asks for it), C(context_may_exceed), C(scheme),
         C(expert_bytes), C(hf_quant_config), C(measured.overhead_gib), C(measured.boot_peak_gib), C(speculative) and
-        C(peers), a list of the memories of the
-        other boxes of a serving group.
+        C(peers), a list of the memories of the other boxes of a serving group.
+      - With C(pipeline_parallel_size), C(node_rank) says whose rank it is; C(layer_bytes), C(part_bytes) and
+        C(lm_head_tied) (of M(gb10.fleet.checkpoint_info)) say its weights, C(layer_partition) which layers
+        each stage has where vLLM is told so (C(VLLM_PP_LAYER_PARTITION)).
     type: list
     elements: dict
     required: true

@@ -111,7 +111,7 @@ def main(argv: c.Sequence[str] | None = None) -> int:
         return jobs[given.command][0](given.request)
     settings = _instance.settings(given.instance)
     if not settings:
-        say(f"{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
+        say(f"/{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
         return 2
     return guards[given.command][0](given.instance, settings)
 
@@ -215,7 +215,9 @@ def ended(instance: str, _settings: dict[str, t.Any]) -> int:
         failure=last.message if last and last.failed else "",
         ordered=_group_start.was_ordered(_instance.unit_name(instance)),
     )
-    _group_start.ended(_group_files.GroupFiles(instance), how, _group_start.first_error(token), time.time())
+    files, now = _group_files.GroupFiles(instance), time.time()
+    signalled = _group_start.first_signal(_instance.container_name(instance), files.round(token), now)
+    _group_start.ended(files, how, _group_start.first_error(token), now, signalled)
     return 0
 
 

@@ -86,6 +86,7 @@ class CheckpointReport:
             "parts": self.parts,
             "part_details": {part: _details(found) for part, found in self.schemes.parts.items()},
             "part_bytes": dict(sorted(self.weights.census.bytes_by_part.items())),
+            "layer_bytes": self.weights.census.layer_bytes() if self.weights.complete else [],
             "declared": {
                 "method": self.declaration.method,
                 "where": self.declaration.where,

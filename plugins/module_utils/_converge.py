@@ -54,8 +54,12 @@ class Outcome:
         return {"finished": self.finished, "progress": self.message, "instance": self.instance.as_dict()}
 
 
-def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float) -> Outcome:
-    """Serve ``spec``: begin with it where ``begin`` says so, then wait up to ``step_s`` seconds for it."""
+def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float, keep_trying: bool = False) -> Outcome:
+    """Serve ``spec``: begin with it where ``begin`` says so, then wait up to ``step_s`` seconds for it.
+
+    Args:
+        keep_trying: For what has served before: all tries of systemd are waited for, and it is not stopped after them.
+    """
     found = _instance.observe(box.run, name, box.sysroot)
     unit, before = found.unit, line(found)
     if serves(found, spec) and unit.enabled:
@@ -71,9 +75,11 @@ def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float) -> Ou
         found = _instance.observe(box.run, name, box.sysroot)
         if serves(found, spec):
             return Outcome(True, f"{unit.name} answered a completion", found, before, line(found))
-        if failure := failure_of(found) or _overdue(found):
-            _systemctl(box, "stop", unit.name)
-            return Outcome(True, _why(box, name, failure), found, before, line(found), failed=True)
+        if failure := failure_of(found, keep_trying=keep_trying) or _overdue(found):
+            if not keep_trying:
+                _systemctl(box, "stop", unit.name)
+            said = _why(box, name, failure, was_stopped=not keep_trying)
+            return Outcome(True, said, found, before, line(found), failed=True)
         if box.clock() >= deadline:
             return Outcome(True, _progress(box, name), found, before, line(found), finished=False)
         box.sleep(_POLL_S)
@@ -99,8 +105,11 @@ def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
     for path in files:
         path.unlink(missing_ok=True)
     if files:
+        # A start that is cut short makes its unit fail, which nobody needs explained; what is gone has no state.
+        box.run(["systemctl", "stop", f"gb10-fleet-explain@{name}.service"])
         _systemctl(box, "daemon-reload")
-    if unit.given_up:
+        box.run(["systemctl", "reset-failed", f"gb10-fleet-explain@{name}.service"])
+    if remove or unit.given_up:
         box.run(["systemctl", "reset-failed", unit.name])
     _status.StatusFile(name, box.status_folder).forget()
     found = _instance.observe(box.run, name, box.sysroot)
@@ -122,11 +131,13 @@ def serves(found: _instance.Instance, spec: str) -> bool:
     return found.unit.serving and found.running_spec == spec
 
 
-def failure_of(found: _instance.Instance) -> str:
-    """Return in a few words how a start has failed, empty where it has not (yet)."""
+def failure_of(found: _instance.Instance, *, keep_trying: bool = False) -> str:
+    """Return in a few words how a start has failed, empty where it has not (yet), or where systemd tries again."""
     unit = found.unit
     if unit.given_up:
         return f"systemd reports {unit.result}"
+    if keep_trying and unit.sub_state == "auto-restart":
+        return ""
     if unit.restarts > 0 and unit.sub_state == "auto-restart":
         return "the first start failed"
     if unit.sub_state == "auto-restart":
@@ -188,11 +199,12 @@ def _progress(box: Box, name: str) -> str:
     return last.message if last else "starting"
 
 
-def _why(box: Box, name: str, failure: str) -> str:
+def _why(box: Box, name: str, failure: str, *, was_stopped: bool) -> str:
     last = _status.StatusFile(name, box.status_folder).read()
     reason = (last.message if last and last.failed else failure).rstrip(".")
     unit = _instance.unit_name(name)
-    return f"{unit} did not come up and was stopped: {reason}. The engine's log: `journalctl -u {unit} -n 200`."
+    what = "did not come up and was stopped" if was_stopped else "did not come up"
+    return f"{unit} {what}: {reason}. The engine's log: `journalctl -u {unit} -n 200`."
 
 
 def _files(box: Box, name: str, unit_file: pathlib.Path) -> list[pathlib.Path]:

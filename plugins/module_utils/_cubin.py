@@ -761,9 +761,7 @@ class _Matcher:
             hits = {
                 family: None
                 for family, first, need, avoid in self.rules
-                if first in name
-                and all(text in name for text in need)
-                and not any(text in name for text in avoid)
+                if first in name and all(text in name for text in need) and not any(text in name for text in avoid)
             }
             answer = tuple(hits)
             if len(self.known) < MAX_ENTRIES:

@@ -94,7 +94,7 @@ class Deployment:
         wanted = self.store.load(target) if target else _generation.Generation()
         if target and target not in ledger.good and target != ledger.last.before:
             raise DeploymentError(f"generation {target} was never proven on this box; nothing was changed.")
-        self._check_images(wanted)
+        self._check_things(wanted)
         diff = [] if self._joins(wanted.id) else self.differences(wanted)
         if not diff and not self._joins(wanted.id):
             return Outcome(False, f"generation {wanted.id} serves already: {wanted.about}", wanted.id)
@@ -169,7 +169,12 @@ class Deployment:
             except _generation.GenerationError:
                 continue
             instances = [
-                {"name": one.name, "spec": one.spec, **{key: one.settings.get(key) for key in _SHOWN}}
+                {
+                    "name": one.name,
+                    "spec": one.spec,
+                    **{key: one.settings.get(key) for key in _SHOWN},
+                    "group": _instance.rank_of(one.settings),
+                }
                 for one in members
             ]
             good.append({"id": name, "proven_at": self.store.proof(name).get("at", ""), "instances": instances})
@@ -202,9 +207,7 @@ class Deployment:
         return True
 
     def _ask(self, wanted: _generation.Generation) -> None:
-        for one in wanted.members:
-            if one.secrets:
-                self.store.secret_text(one)
+        self._check_secrets(wanted)
         ledger = self.store.ledger()
         before = ledger.serving or next(iter(ledger.good), "") or self._adopt()
         # Enabled before the marker is there: from then on, whatever happens to the box, somebody goes on.
@@ -255,13 +258,20 @@ class Deployment:
         _files.write(_files.Wanted(kept, text, 0o600))
         return {"file": f"/{kept.relative_to(self.box.sysroot)}", "hash": digest}
 
-    def _check_images(self, wanted: _generation.Generation) -> None:
+    def _check_things(self, wanted: _generation.Generation) -> None:
+        """Refuse a generation that could not start, because something that it needs is not on the box any more."""
+        self._check_secrets(wanted)
         for one in wanted.members:
             image = str(one.settings.get("image", ""))
             if image and not _docker.image_id(self.box.run, image):
                 raise DeploymentError(
                     f"the image of {one.about} is not on the box any more; `docker pull {image}`, and run this again."
                 )
+
+    def _check_secrets(self, wanted: _generation.Generation) -> None:
+        for one in wanted.members:
+            if one.secrets:
+                self.store.secret_text(one)
 
     def _secrets_in_place(self, wanted: _generation.Generation) -> bool:
         try:

@@ -21,7 +21,7 @@ _FIELD: t.Final = re.compile(r"^(Package|Status|Version): (.*)$", re.MULTILINE)
 _OF_INTEREST: t.Final = re.compile(
     r"(lib)?nvidia-|linux-(image|modules-nvidia|objects-nvidia|signatures-nvidia|nvidia|generic)|dgx-|cuda-drivers"
 )
-_DKMS: t.Final = re.compile(r"nvidia-dkms-|nvidia(-open)?-kernel-dkms|nvidia-kernel-open-dkms")
+_DKMS: t.Final = re.compile(r"nvidia(-[a-z0-9]+)*-dkms(-|$)")
 # linux-modules-nvidia-580-open-nvidia-hwe-24.04: branch, variant and flavour; what follows a payload is a release.
 _TRACKER: t.Final = re.compile(r"linux-modules-nvidia-(\d+)(-server)?(-open)?-([a-z].*)")
 _USERSPACE: t.Final = re.compile(r"(libnvidia-compute|nvidia-utils)-\d+(-server)?")
@@ -63,19 +63,16 @@ class Packages:
     """The packages of a box: those of interest by name, and of all others those on hold or left half done."""
 
     known: c.Mapping[str, Package]
+    interrupted: bool = False
+    """Whether dpkg has changes that it has not come to write into its status file: it is at work, or was killed."""
 
     @classmethod
-    def from_status(cls, text: str) -> Packages:
-        """Parse /var/lib/dpkg/status."""
+    def from_status(cls, text: str, updates: c.Sequence[str] = ()) -> Packages:
+        """Parse /var/lib/dpkg/status, and the files of /var/lib/dpkg/updates, which come after it."""
         found: dict[str, Package] = {}
-        fields: dict[str, str] = {}
-        for match in _FIELD.finditer(text):
-            if match[1] == "Package":
-                _take(found, fields)
-                fields = {}
-            fields[match[1]] = match[2].strip()
-        _take(found, fields)
-        return cls(found)
+        for one in (text, *updates):
+            _parse(found, one)
+        return cls(found, interrupted=bool(updates))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -166,6 +163,16 @@ def kernel_version(version: str) -> str:
 
 def _is_unfinished(package: Package) -> bool:
     return package.state not in _SETTLED or package.flag != "ok"
+
+
+def _parse(found: dict[str, Package], text: str) -> None:
+    fields: dict[str, str] = {}
+    for match in _FIELD.finditer(text):
+        if match[1] == "Package":
+            _take(found, fields)
+            fields = {}
+        fields[match[1]] = match[2].strip()
+    _take(found, fields)
 
 
 def _take(found: dict[str, Package], fields: c.Mapping[str, str]) -> None:

@@ -28,6 +28,7 @@ def issues(state: State, wanted: Wanted) -> list[Issue]:
         return [Issue(none), *_boot(state), *_packages(state)]
     return [
         *_userspace(state),
+        *_barred(state),
         *_loaded(state),
         *_gpu(state),
         *_boot(state),
@@ -56,6 +57,19 @@ def _userspace(state: State) -> c.Iterator[Issue]:
             evidence="; ".join(f"{version}: {files[0]}" for version, files in state.userspace.items()),
             remedy="remove those of the version that is not wanted",
             gpu="unknown",
+            safe="no",
+        )
+
+
+def _barred(state: State) -> c.Iterator[Issue]:
+    if state.barred:
+        yield issue(
+            "DRIVER_MODULE_BARRED",
+            "error",
+            f"modprobe is told not to load {', '.join(state.barred)}: the next boot would have no GPU",
+            evidence="; ".join(state.barred.values()),
+            remedy="remove the line, and run update-initramfs -u, where a copy of it may be",
+            gpu="no",
             safe="no",
         )
 
@@ -210,8 +224,26 @@ def _cdi(state: State) -> c.Iterator[Issue]:
 
 def _packages(state: State) -> c.Iterator[Issue]:
     packages = state.packages
+    if state.lock:
+        yield issue(
+            "DPKG_BUSY",
+            "info",
+            f"another program changes packages: {state.lock.words()}",
+            evidence=f"/{state.lock.lock} is locked",
+            remedy="let it come to an end, and look again: a reboot in the middle of it leaves packages half done",
+            safe="unknown",
+        )
     if packages is None:
         return
+    if packages.interrupted and not state.lock:
+        yield issue(
+            "DPKG_INTERRUPTED",
+            "error",
+            "dpkg is at work, or was interrupted at it",
+            evidence="/var/lib/dpkg/updates has changes that are not in /var/lib/dpkg/status",
+            remedy="dpkg --configure -a, where no other program is changing packages",
+            safe="no",
+        )
     if packages.unfinished:
         yield issue(
             "DPKG_UNFINISHED",

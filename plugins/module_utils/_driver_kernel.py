@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
-import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _driver_modules
 from ansible_collections.gb10.fleet.plugins.module_utils._driver_issue import Effect, Issue, issue
 from ansible_collections.gb10.fleet.plugins.module_utils._driver_state import Kernel, State
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Severity
-from ansible_collections.gb10.fleet.plugins.module_utils._kernel_modules import NAMES
-
-# Without these two there is no CUDA; the others are for displays.
-_NEEDED: t.Final = NAMES[:2]
+from ansible_collections.gb10.fleet.plugins.module_utils._kernel_modules import NAMES, NEEDED
 
 
 def issues(kernel: Kernel, state: State) -> list[Issue]:
@@ -103,7 +99,7 @@ def _index(kernel: Kernel) -> c.Iterator[Issue]:
             "KERNEL_MODULES_DEP_MISSING",
             "error",
             f"depmod has not run for kernel {release}: modprobe finds nothing there",
-            evidence=f"no /lib/modules/{release}/modules.dep",
+            evidence=f"no /lib/modules/{release}/modules.dep.bin, or not all of it",
             remedy=f"depmod {release}",
             gpu="no",
             safe="no",
@@ -116,8 +112,8 @@ def _index(kernel: Kernel) -> c.Iterator[Issue]:
             yield issue(
                 "KERNEL_MODULES_DEP_STALE",
                 "error",
-                f"modules.dep of kernel {release} does not know where {choice.name} is: depmod has not run since",
-                evidence=f"/lib/modules/{release}/modules.dep names no file of {choice.name} that is there{other}",
+                f"modules.dep.bin of kernel {release} does not know where {choice.name} is: depmod has not run since",
+                evidence=f"/lib/modules/{release}/modules.dep.bin names no file of {choice.name} that is there{other}",
                 remedy=f"depmod {release}",
                 gpu="no",
                 safe="no",
@@ -126,7 +122,7 @@ def _index(kernel: Kernel) -> c.Iterator[Issue]:
             yield issue(
                 "KERNEL_MODULES_DEP_STALE",
                 "error",
-                f"the next run of depmod for kernel {release} takes another {choice.name} than modules.dep names now",
+                f"the next depmod for kernel {release} takes another {choice.name} than modules.dep.bin names now",
                 evidence=f"now {choice.path}, then {choice.preferred}",
                 remedy=f"depmod {release}, and look again",
                 gpu="unknown",
@@ -161,7 +157,7 @@ def _missing(kernel: Kernel) -> c.Iterator[Issue]:
             safe="unknown",
         )
         return
-    needed = any(name in lacking for name in _NEEDED)
+    needed = any(name in lacking for name in NEEDED)
     effect: Effect = "no" if needed else ""
     yield issue(
         "DRIVER_MODULE_MISSING",

@@ -15,10 +15,10 @@ import collections.abc as c
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _apt
 from ansible_collections.gb10.fleet.plugins.module_utils._driver_request import (
-    DKMS,
     OF_BRANCH,
     Box,
     Request,
+    is_dkms,
     new_kernels,
     next_kernel,
 )
@@ -37,6 +37,15 @@ def before_planning(request: Request, box: Box, prompt: _apt.Holder | None) -> t
                 f"dpkg has begun with {_some(unfinished)} and not come to an end.",
                 evidence=", ".join(f"{name}: {status}" for name, status in unfinished.items()),
                 remedy="Run `sudo DEBIAN_FRONTEND=noninteractive dpkg --configure -a` and look at what it says.",
+            )
+        )
+    if not request.kernels:
+        found.append(
+            Finding(
+                "DRIVER_KERNELS_UNKNOWN",
+                "error",
+                "Neither the kernel that runs nor the one that boots next is known, so no modules can be chosen.",
+                remedy="See that nvidia_driver_sysroot is the root of the box, and that /boot can be read.",
             )
         )
     return (*found, *_unknown(request, box))
@@ -99,7 +108,7 @@ def judge(request: Request, box: Box, actions: c.Sequence[_apt.Action]) -> tuple
     """Return what speaks against a plan; a finding of severity error refuses it."""
     found: list[Finding] = []
     coming = {action.name for action in actions if action.new}
-    compiled = sorted(name for name in coming if name.startswith(DKMS))
+    compiled = sorted(name for name in coming if is_dkms(name))
     if compiled:
         found.append(
             Finding(
@@ -137,7 +146,7 @@ def judge(request: Request, box: Box, actions: c.Sequence[_apt.Action]) -> tuple
 def _may_go(request: Request, name: str) -> bool:
     """Return whether a package is one that this transaction replaces: DKMS, or another branch of the driver."""
     branch = OF_BRANCH.match(name)
-    return name.startswith(DKMS) or (branch is not None and branch[1] != request.branch)
+    return is_dkms(name) or (branch is not None and branch[1] != request.branch)
 
 
 def _kernels(request: Request, box: Box, actions: c.Sequence[_apt.Action]) -> list[Finding]:

@@ -22,12 +22,19 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils import _apt
 
 PREFERENCES: t.Final = "etc/apt/preferences.d/gb10-fleet-driver.pref"
-DKMS: t.Final = "nvidia-dkms-"
 _IMAGE: t.Final = re.compile(r"^linux-image-(\d\S*)$")
 # Packages of one branch of the driver, whatever they are for: libnvidia-compute-580, linux-modules-nvidia-580-open-...
 OF_BRANCH: t.Final = re.compile(
     r"^(?:lib)?(?:nvidia|xserver-xorg-video-nvidia|linux-(?:modules|objects|signatures)-nvidia)\b[a-z0-9-]*?-(\d{3})(?:-|$)"
 )
+
+
+def is_dkms(name: str) -> bool:
+    """Return whether a package compiles modules of the driver on the box, whoever made it.
+
+    Ubuntu has nvidia-dkms-580-open, Debian nvidia-kernel-dkms, NVIDIA's own repository nvidia-kernel-open-dkms.
+    """
+    return name.startswith("nvidia") and "dkms" in name.split("-")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +74,7 @@ class Request:
     @property
     def dkms(self) -> tuple[str, ...]:
         """The packages that would compile what Canonical has signed."""
-        return (f"{DKMS}{self.branch}-open", f"{DKMS}{self.branch}")
+        return (f"nvidia-dkms-{self.branch}-open", f"nvidia-dkms-{self.branch}")
 
     def payload(self, kernel: str) -> str:
         """Return the package with the signed modules for one kernel."""
@@ -106,7 +113,7 @@ class Box:
     @property
     def dkms(self) -> tuple[str, ...]:
         """The packages on the box that compile modules of the driver."""
-        return tuple(sorted(name for name, one in self.packages.items() if name.startswith(DKMS) and one.installed))
+        return tuple(sorted(name for name, one in self.packages.items() if is_dkms(name) and one.installed))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,7 +175,7 @@ def preferences(request: Request) -> str:
     pins = [
         (
             "Modules that are compiled here are signed by no key that the kernel knows.",
-            "nvidia-dkms-*",
+            "nvidia-dkms-* nvidia-dkms nvidia-kernel-*dkms nvidia-open-kernel-dkms",
             "release *",
             -1,
         ),
@@ -207,7 +214,8 @@ def new_kernels(actions: c.Iterable[_apt.Action]) -> list[str]:
 
 def next_kernel(request: Request, actions: c.Iterable[_apt.Action]) -> str:
     """Return the kernel that boots next after a plan: a new one has the highest version, and that is the default."""
-    return [*request.kernels[-1:], *new_kernels(actions)][-1]
+    known = [*request.kernels[-1:], *new_kernels(actions)]
+    return known[-1] if known else ""
 
 
 def release(kernel: str) -> list[int]:

@@ -17,6 +17,7 @@ import re
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _apt,
     _boot_choice,
     _dpkg,
     _efi,
@@ -158,6 +159,8 @@ class State:
     gpu: Gpu
     cdi: tuple[CdiSpec, ...]
     packages: _dpkg.Packages | None
+    lock: _apt.Holder | None
+    barred: c.Mapping[str, str]
     reboot_asked_by: tuple[str, ...] | None
     unreadable: c.Mapping[str, str]
 
@@ -189,8 +192,7 @@ def observe(files: Sysroot, wanted: Wanted) -> State:
     boot = _boot_choice.observe(files, tuple(images))
     if wanted.next_kernel:
         boot = dataclasses.replace(boot, kernel=wanted.next_kernel, certain=True, reason="the caller said so")
-    status = files.read("/var/lib/dpkg/status")
-    packages = None if status is None else _dpkg.Packages.from_status(status.decode("utf-8", errors="replace"))
+    packages = _packages(files)
     releases = {*(images if wanted.kernels is None else wanted.kernels), running, boot.kernel} - {""}
     around = _Surroundings(running, images, boot, _efi.owner_keys(files), wanted)
     kernels = tuple(
@@ -207,9 +209,19 @@ def observe(files: Sysroot, wanted: Wanted) -> State:
         gpu=_gpu(files),
         cdi=_cdi(files),
         packages=packages,
+        lock=_apt.lock_holder(files.root),
+        barred=_kernel_modules.barred(files),
         reboot_asked_by=_reboot_asked_by(files),
         unreadable=dict(files.unreadable),
     )
+
+
+def _packages(files: Sysroot) -> _dpkg.Packages | None:
+    folder = "/var/lib/dpkg"
+    status = files.text(f"{folder}/status")
+    # As dpkg does, which has other files there that it has not begun with.
+    updates = [files.text(f"{folder}/updates/{name}") for name in files.listing(f"{folder}/updates") if name.isdigit()]
+    return None if status is None else _dpkg.Packages.from_status(status, [text or "" for text in updates])
 
 
 def _images(files: Sysroot) -> dict[str, str]:

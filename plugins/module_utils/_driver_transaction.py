@@ -101,7 +101,7 @@ def observe(
 ) -> _driver_request.Box:
     """Read what apt and dpkg say of the box."""
     packages = _apt.packages(run)
-    names = {*request.names(), *(name for name in packages if name.startswith("nvidia-dkms-"))}
+    names = {*request.names(), *(name for name in packages if _driver_request.is_dkms(name))}
     path = root / _driver_request.PREFERENCES
     return _driver_request.Box(
         packages=packages,
@@ -283,13 +283,14 @@ def _protect(names: c.Sequence[str]) -> None:
 def _hold(request: Request, planned: Plan, box: _driver_request.Box, root: pathlib.Path) -> None:
     names = _driver_request.to_hold(request, box)
     fresh = [name for name in names if name not in box.held]
-    if fresh:
-        _mark("hold", fresh)
     own = sorted({*fresh, *(box.own_holds & box.held)})
     path = root / RECORD
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     data = {"holds": own, "plan": planned.as_dict(), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    # Written first: a hold that is placed and not written down would be somebody else's for ever.
     _files.write(_files.Wanted(path, json.dumps(data, indent=2) + "\n", 0o644))
+    if fresh:
+        _mark("hold", fresh)
 
 
 def _mark(how: str, names: c.Sequence[str]) -> None:

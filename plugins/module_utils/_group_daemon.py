@@ -206,7 +206,7 @@ class Daemon:
         first = self._files.asked(state.token) is None
         if first:
             say(f"ending the engine: {cause}")
-            self._files.write(_group_files.Asked(state.token, cause, own))
+            self._files.write(_group_files.Asked(state.token, cause, own, time.time()))
             _status.StatusFile(self.instance).write(_status.Status("group", cause, failed=True, at=time.time()))
         if silent:
             # A link that is down, or a box that reboots, is no failed try of this rank.

@@ -58,11 +58,12 @@ class View:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """Why the daemon ended the engine of a start. ``own`` says that this rank itself is the reason."""
+    """Why and when the daemon ended the engine of a start. ``own`` says that this rank itself is the reason."""
 
     token: str
     cause: str
     own: bool
+    at: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

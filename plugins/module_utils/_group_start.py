@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import re
+import signal
 import time
 import typing as t
 
@@ -32,6 +33,7 @@ _OWN_WORDS: t.Final = re.compile(
     r"waiting for the (?:other ranks|head's first completion) \(|the engine of this rank is gone:"
 )
 _KILLED: t.Final = {"137": "killed (exit status 137)", "143": "told to end (exit status 143)"}
+_KILL: t.Final = f"its container was {_KILLED['137']}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,7 +135,48 @@ class Exit:
         return f"its engine ended ({self.result}, {self.code} {self.status})"
 
 
-def ended(files: _group_files.GroupFiles, how: Exit, error: _boot_log.BootError | None, now: float) -> Ended | None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal that the container was sent, and when, in seconds since the epoch."""
+
+    name: str
+    at: float
+
+    def cause(self) -> str:
+        """Return in words what it did to the engine."""
+        return _KILL if self.name == "SIGKILL" else f"its container was told to end ({self.name})"
+
+
+def first_signal(container: str, joined: _group_files.Round | None, now: float) -> Signal | None:
+    """Return the first signal that a container was sent since its round began, as Docker Engine remembers it.
+
+    A rank that is told to end takes seconds for it, and the other ranks fail meanwhile: who left first is told by when
+    it was told to, not by when it had ended.
+    """
+    if joined is None:
+        return None
+    since = now - max(0.0, time.monotonic() - joined.at)
+    filters = ["--filter", "type=container", "--filter", "event=kill", "--filter", f"container={container}"]
+    form = "{{.TimeNano}} {{.Actor.Attributes.signal}}"
+    argv = ["docker", "events", f"--since={since:.3f}", f"--until={now:.3f}", *filters, "--format", form]
+    _code, out, _err = _command.run(argv, timeout_s=_JOURNAL_S)
+    first = re.match(r"(\d+) (\d+)$", out, re.MULTILINE)
+    if first is None:
+        return None
+    try:
+        name = signal.Signals(int(first[2])).name
+    except ValueError:
+        name = f"signal {first[2]}"
+    return Signal(name, int(first[1]) / 1e9)
+
+
+def ended(
+    files: _group_files.GroupFiles,
+    how: Exit,
+    error: _boot_log.BootError | None,
+    now: float,
+    signalled: Signal | None = None,
+) -> Ended | None:
     """Keep how this rank left its round, for the daemons of all ranks; None where it was in none."""
     asked = files.asked(how.token)
     # The daemon's order, too, is a job of systemd's, but one that wants the unit up again.
@@ -142,11 +185,16 @@ def ended(files: _group_files.GroupFiles, how: Exit, error: _boot_log.BootError 
     joined = files.round(how.token)
     if joined is None:
         return None
+    cause, own, at = (asked.cause, asked.own, asked.at or now) if asked else (how.cause(), True, now)
+    if signalled is not None and signalled.at < at:
+        # Somebody told it to end before its daemon found a reason to.
+        by_itself = how.code == "exited" and how.status not in _KILLED and not (how.ordered or how.failure)
+        cause, own, at = signalled.cause() if asked or by_itself else cause, True, signalled.at
     record = Ended(
         round=joined.name,
-        cause=asked.cause if asked else how.cause(),
-        own=asked.own if asked else True,
-        at=now,
+        cause=cause,
+        own=own,
+        at=at,
         error=error.message if error else "",
         error_at=(_seconds(error.stamp) or now) if error else 0.0,
         echo=bool(error and error.echo),

@@ -152,9 +152,22 @@ class Instance:
             "because": str(self.record.get("because", "")),
             # A rank of a serving group that is not its head has no HTTP server.
             "headless": bool((self.settings.get("group") or {}).get("rank")),
+            "group": rank_of(self.settings),
             "port": self.settings.get("port"),
             "model_role": str(self.settings.get("model_role", "")),
         }
+
+
+def rank_of(settings: c.Mapping[str, t.Any]) -> dict[str, t.Any] | None:
+    """Return of which serving group an instance is a rank: the group's name, its boxes, the head first, and its spec.
+
+    The spec is the same on all boxes that were deployed alike. None for an instance of one box.
+    """
+    group = settings.get("group")
+    if not group:
+        return None
+    boxes = [str(one["box"]) for one in group["members"]]
+    return {"name": str(group["name"]), "boxes": boxes, "spec": str(group["spec"])}
 
 
 def placed(sysroot: pathlib.Path = pathlib.Path("/")) -> tuple[str, ...]:

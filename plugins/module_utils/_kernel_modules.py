@@ -4,10 +4,10 @@
 
 """Which file modprobe would load for a module, out of several.
 
-modprobe asks modules.dep, which depmod has written. depmod prefers folders in the order of its configuration ("search"
-lines of depmod.d), where Ubuntu puts updates/ before everything else: a module that DKMS once built beats the one that
-Canonical signed, without a word. Where two files are of the same rank, depmod keeps the one that the file system
-happens to list first, which nobody can tell in advance.
+modprobe asks modules.dep.bin, which depmod has written, with a modules.dep beside it for people. depmod prefers
+folders in the order of its configuration ("search" lines of depmod.d), where Ubuntu puts updates/ before everything
+else: a module that DKMS once built beats the one that Canonical signed, without a word. Where two files are of the same
+rank, depmod keeps the one that the file system happens to list first, which nobody can tell in advance.
 
 Note that this module util is private to the collection and can change without notice.
 """
@@ -21,14 +21,25 @@ import pathlib
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _kmod_index
 from ansible_collections.gb10.fleet.plugins.module_utils._sysroot import Sysroot
 
 # Those that are judged, as their files spell them. nvidia-peermem is not: it cannot load on a GB10 anyway.
 NAMES: t.Final = ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm")
+# Without these two there is no CUDA; the others are for displays.
+NEEDED: t.Final = NAMES[:2]
 _FILE: t.Final = re.compile(r"(nvidia(?:[-_](?:uvm|modeset|drm))?)\.ko(?:\.gz|\.xz|\.zst)?")
-_IN_DEP: t.Final = re.compile(rf"^((?:[^:\n]*/)?{_FILE.pattern}):", re.MULTILINE)
 # Later folders give way to files of the same name in earlier ones.
 _CONFIG: t.Final = ("/etc/depmod.d", "/run/depmod.d", "/usr/local/lib/depmod.d", "/usr/lib/depmod.d", "/lib/depmod.d")
+_MODPROBE_CONFIG: t.Final = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/local/lib/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
+# What keeps modprobe from loading a module that somebody asks for by name, as nvidia-persistenced does.
+_BARS: t.Final = {("install", "false"), ("install", "true"), ("install", ":"), ("alias", "off")}
 _BUILT_IN: t.Final = "built-in"
 
 
@@ -90,18 +101,37 @@ def _matches(pattern: str, release: str) -> bool:
 
 def search_order(files: Sysroot, release: str) -> SearchOrder:
     """Read depmod's configuration."""
+    texts = (files.text(path) for path in _configuration(files, _CONFIG))
+    return SearchOrder.from_texts((text for text in texts if text), release)
+
+
+def _configuration(files: Sysroot, folders: c.Iterable[str]) -> list[str]:
+    """Return the files of a configuration, in the order in which they are read."""
     found: dict[str, str] = {}
-    for folder in _CONFIG:
+    for folder in folders:
         for name in files.listing(folder):
             if name.endswith(".conf"):
                 found.setdefault(name, f"{folder}/{name}")
-    texts = (files.text(found[name]) for name in sorted(found))
-    return SearchOrder.from_texts((text for text in texts if text), release)
+    return [found[name] for name in sorted(found)]
 
 
 def has_index(files: Sysroot, release: str) -> bool:
     """Return whether depmod has run for a kernel: without its index modprobe finds nothing."""
-    return files.exists(f"/lib/modules/{release}/modules.dep")
+    return _listed(files, release) is not None
+
+
+def _listed(files: Sysroot, release: str) -> dict[str, str] | None:
+    """Return the paths that modprobe finds, by module, or None where it has no index to look into."""
+    base = f"/lib/modules/{release}"
+    index = files.read(f"{base}/modules.dep.bin")
+    if index is None:
+        return None
+    try:
+        lines = {name: _kmod_index.lookup(index, name.replace("-", "_")) for name in NAMES}
+    except _kmod_index.IndexDamagedError:
+        return None
+    paths = {name: line.partition(":")[0].removeprefix(f"{base}/") for name, line in lines.items()}
+    return {name: path for name, path in paths.items() if path}
 
 
 def is_complete(files: Sysroot, release: str) -> bool:
@@ -111,16 +141,16 @@ def is_complete(files: Sysroot, release: str) -> bool:
 
 
 def choices(files: Sysroot, release: str) -> dict[str, Choice]:
-    """Return, by name, the modules that are there for a kernel or that modules.dep speaks of."""
+    """Return, by name, the modules that are there for a kernel or that its index speaks of."""
     base = f"/lib/modules/{release}"
     candidates = _files(files, base)
-    index = files.text(f"{base}/modules.dep")
-    listed = {_name(match[2]): match[1] for match in _IN_DEP.finditer(index or "")}
+    index = _listed(files, release)
+    listed = index or {}
     order = search_order(files, release)
     if not is_complete(files, release):
-        # What modules.dep names may be in a folder that is closed to us: it is there until the opposite is seen.
+        # What the index names may be in a folder that is closed to us: it is there until the opposite is seen.
         for name, path in listed.items():
-            candidates.setdefault(name, []).append(path.removeprefix(f"{base}/"))
+            candidates.setdefault(name, []).append(path)
     return {
         name: _choose(name, base, candidates.get(name, []), None if index is None else listed.get(name, ""), order)
         for name in NAMES
@@ -135,7 +165,6 @@ def _choose(name: str, base: str, found: c.Iterable[str], listed: str | None, or
     if listed is None:
         path, by = (best[0] if best else ""), "search" if len(best) == 1 else "tie"
     else:
-        listed = listed.removeprefix(f"{base}/")
         path, by = listed if listed in paths else "", "modules.dep"
     preferred = "" if path in best else best[0] if best else listed or ""
     return Choice(
@@ -174,6 +203,19 @@ def _files(files: Sysroot, base: str) -> dict[str, list[str]]:
             match = _FILE.fullmatch(name)
             if match:
                 found.setdefault(_name(match[1]), []).append(os.path.relpath(os.path.join(folder, name), top))  # noqa: PTH118
+    return found
+
+
+def barred(files: Sysroot) -> dict[str, str]:
+    """Return, by module, the line of modprobe.d that has modprobe do something else than load it."""
+    found: dict[str, str] = {}
+    for path in _configuration(files, _MODPROBE_CONFIG):
+        for line in (files.text(path) or "").replace("\\\n", " ").splitlines():
+            words = line.split("#", 1)[0].split()
+            name = _name(words[1]) if len(words) > 2 else ""
+            command = words[2].rpartition("/")[2] if name else ""
+            if name in NEEDED and (words[0], command) in _BARS:
+                found.setdefault(name, f"{path}: {' '.join(words)}")
     return found
 
 

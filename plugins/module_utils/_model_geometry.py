@@ -16,7 +16,11 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._model_config import GeometryError, ModelConfig
 from ansible_collections.gb10.fleet.plugins.module_utils._model_families import read_layers, read_ssm_dtype
-from ansible_collections.gb10.fleet.plugins.module_utils._model_layers import LayerCount, count_layers
+from ansible_collections.gb10.fleet.plugins.module_utils._model_layers import (
+    LayerCount,
+    count_layers,
+    order_of,
+)
 
 __all__ = ["GeometryError", "ModelGeometry"]
 
@@ -25,7 +29,8 @@ __all__ = ["GeometryError", "ModelGeometry"]
 class ModelGeometry:
     """What a checkpoint fixes about its layers, caches and limits.
 
-    ``layers`` counts equal layers of the model itself; ``draft_layers`` those that multi-token prediction (MTP) adds
+    ``layers`` counts equal layers of the model itself, and ``order`` says for each layer, from the first on, which of
+    them it is (empty where only the counts are known); ``draft_layers`` those that multi-token prediction (MTP) adds
     when it is asked for, empty where the checkpoint or vLLM has none. ``max_model_len`` is the longest context that
     the checkpoint declares, 0 where it declares none. ``ssm_dtype`` is the dtype that the checkpoint asks for its
     recurrent state, ``kv_cache_dtype`` the one that its quantisation gives to the KV cache; both are empty where it
@@ -36,6 +41,7 @@ class ModelGeometry:
     model_type: str
     layers: tuple[LayerCount, ...]
     draft_layers: tuple[LayerCount, ...] = ()
+    order: tuple[int, ...] = ()
     hidden_size: int = 0
     attention_heads: int = 0
     vocab_size: int = 0
@@ -52,6 +58,13 @@ class ModelGeometry:
         """Return the number of layers of the model without its draft layers."""
         return sum(entry.count for entry in self.layers)
 
+    @property
+    def sequence(self) -> tuple[LayerCount, ...]:
+        """Return the kind of each layer, from the first on; empty where only the counts are known."""
+        if len(self.layers) == 1:
+            return self.layers * self.layers[0].count
+        return tuple(self.layers[at] for at in self.order)
+
     @classmethod
     def from_config(
         cls, config: t.Mapping[str, t.Any], hf_quant_config: t.Mapping[str, t.Any] | None = None
@@ -65,10 +78,12 @@ class ModelGeometry:
             config = {**config, "quantization_config": hf_quant_config}
         view = ModelConfig.read(config)
         layers, draft = read_layers(view)
+        counts = count_layers(layers)
         return cls(
             architecture=view.architecture,
             model_type=view.text("model_type"),
-            layers=count_layers(layers),
+            layers=counts,
+            order=order_of(layers, counts),
             draft_layers=count_layers(draft),
             hidden_size=view.integer("hidden_size", default=0),
             attention_heads=view.integer("num_attention_heads", default=0),
@@ -87,6 +102,7 @@ class ModelGeometry:
         data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         data["layers"] = [entry.as_dict() for entry in self.layers]
         data["draft_layers"] = [entry.as_dict() for entry in self.draft_layers]
+        data["order"] = list(self.order)
         return data
 
     @classmethod
@@ -97,6 +113,10 @@ class ModelGeometry:
         try:
             for name in ("layers", "draft_layers"):
                 fields[name] = tuple(LayerCount.from_dict(entry) for entry in fields.get(name, ()))
+            fields["order"] = tuple(int(at) for at in fields.get("order", ()))
+            counts = [entry.count for entry in fields["layers"]]
+            if fields["order"] and [fields["order"].count(at) for at in range(len(counts))] != counts:
+                raise ValueError("geometry: order does not have every layer once.")
             return cls(**fields)
         except (TypeError, ValueError) as exc:
             raise GeometryError(str(exc)) from None

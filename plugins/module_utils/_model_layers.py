@@ -179,6 +179,12 @@ class LayerCount:
             raise ValueError(f"geometry: a layer of kind {kind} is incomplete: {exc}.") from None
 
 
+def order_of(layers: t.Iterable[Layer], counts: t.Sequence[LayerCount]) -> tuple[int, ...]:
+    """Return for each layer, from the first on, which of the counted kinds it is."""
+    index = {entry.layer: at for at, entry in enumerate(counts)}
+    return tuple(index[layer] for layer in layers)
+
+
 def count_layers(layers: t.Iterable[Layer]) -> tuple[LayerCount, ...]:
     """Count equal layers, in the order in which each kind first appears."""
     counts: dict[Layer, int] = {}

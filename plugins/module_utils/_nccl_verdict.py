@@ -92,7 +92,20 @@ def verdict_of(output: NcclOutput, found: c.Collection[Finding]) -> Verdict:
 
 def findings(output: NcclOutput, ladder: c.Mapping[str, t.Any], *, topology: str = "pair") -> tuple[Finding, ...]:
     """Return what a run says: first what it used, then how fast that was."""
-    return (*_transport(output), *_signs(output), *_bandwidth(output, ladder, topology), *_writes(output, ladder))
+    found = (*_transport(output), *_signs(output), *_bandwidth(output, ladder, topology), *_writes(output, ladder))
+    known = (output.hosts, output.version, output.settings, output.channels, output.complete, output.rows)
+    said = (*found, *known, output.transport != "unknown", output.busbw_gbs is not None, output.write_tests)
+    return found if any(said) else (_nothing(output),)
+
+
+def _nothing(output: NcclOutput) -> Finding:
+    return Finding(
+        id="NCCL_OUTPUT_NOT_RECOGNIZED",
+        severity="info",
+        message="nothing in the output is of NCCL, so it says neither what was used nor how fast that was",
+        evidence=f"{len(output.text)} characters",
+        remedy="hand over the whole output of nccl-tests, of an engine with NCCL_DEBUG=INFO, or of ib_write_bw",
+    )
 
 
 def step_for(value: float, steps: c.Sequence[Step]) -> Step:

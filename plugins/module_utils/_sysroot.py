@@ -16,6 +16,20 @@ import collections.abc as c
 import pathlib
 
 
+def refusal(root: str) -> str:
+    """Return why a folder cannot stand for the root of the file system, or nothing where it can.
+
+    A folder that is not there would read as a box that has nothing.
+    """
+    if not root.startswith("/"):
+        return f"sysroot: {root!r} does not begin with /; write the whole path of a folder on the box."
+    try:
+        is_folder = pathlib.Path(root).is_dir()
+    except (OSError, ValueError):
+        is_folder = False
+    return "" if is_folder else f"sysroot: there is no folder {root!r} on the box; leave it out to read the box itself."
+
+
 class Sysroot:
     """The files of a box. ``unreadable`` collects, by path, why something could not be read."""
 

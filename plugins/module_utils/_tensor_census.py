@@ -15,7 +15,12 @@ import math
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _weight_scheme as schemes
-from ansible_collections.gb10.fleet.plugins.module_utils._weight_names import fold_experts, part_of, split_name
+from ansible_collections.gb10.fleet.plugins.module_utils._weight_names import (
+    fold_experts,
+    layer_of,
+    part_of,
+    split_name,
+)
 from ansible_collections.gb10.fleet.plugins.module_utils._weight_scheme import PLAIN, Scheme, unknown
 
 if t.TYPE_CHECKING:
@@ -119,6 +124,7 @@ class TensorCensus:
         self.tensors = 0
         self.bytes_by_dtype: collections.Counter[str] = collections.Counter()
         self.bytes_by_part: collections.Counter[Part] = collections.Counter()
+        self.bytes_by_layer: collections.Counter[int] = collections.Counter()
         self.modules: dict[str, StoredModule] = {}
 
     def add(self, name: str, tensor: TensorInfo) -> None:
@@ -133,3 +139,11 @@ class TensorCensus:
         self.tensors += 1
         self.bytes_by_dtype[tensor.dtype] += tensor.nbytes
         self.bytes_by_part[entry.part] += tensor.nbytes
+        layer = layer_of(module, self._num_layers)
+        if layer is not None:
+            self.bytes_by_layer[layer] += tensor.nbytes
+
+    def layer_bytes(self) -> list[int]:
+        """Return the bytes of each layer of the model, from the first on; empty where one of them was not seen."""
+        known = [self.bytes_by_layer[layer] for layer in range(self._num_layers or 0)]
+        return known if all(known) else []

@@ -129,6 +129,14 @@ def part_of(module: str, num_layers: int | None) -> Part:
     return "dense" if layer else "other"
 
 
+def layer_of(module: str, num_layers: int | None) -> int | None:
+    """Return the layer of the model that a module belongs to; None for draft layers, and for what is in no layer."""
+    layer = _LAYER.search(f"{module}.")
+    if layer is None or num_layers is None or int(layer[1]) >= num_layers:
+        return None
+    return None if _DRAFT.search(module) or _MULTIMODAL.search(module) else int(layer[1])
+
+
 def candidates(module: str) -> tuple[str, ...]:
     """Return the names under which a list may speak of a module, its own first."""
     spellings = [module.replace(".experts.*", ".experts.0")]

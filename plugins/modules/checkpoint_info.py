@@ -141,6 +141,14 @@ part_bytes:
     experts: 418759311360
     lm_head: 1903165440
     other: 524288
+layer_bytes:
+  description:
+    - Exact bytes of the weights of each layer of the model, from the first on, without draft layers and towers.
+    - Empty where the headers were not read, or where they do not tell.
+  returned: success
+  type: list
+  elements: int
+  sample: [5368709120, 5368709120]
 declared:
   description: What the files declare.
   returned: success

@@ -13,7 +13,8 @@ description:
   - Adds settings to C(/etc/docker/daemon.json) and leaves everything else in it as it is. A setting that is there with
     another value is not replaced. The task then fails, names both, and changes nothing.
   - A file that is not valid JSON is refused by file and line.
-  - Docker Engine itself checks the result, where it is installed, before it is written. It is not restarted.
+  - Docker Engine itself checks the result, where it is installed, before it is written, with the options that it was
+    started with. What stands in both keeps it from starting. It is not restarted.
 author:
   - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -54,13 +55,14 @@ conflicts:
   sample: [{key: exec-opts, found: native.cgroupdriver=systemd, wanted: native.cgroupdriver=cgroupfs}]
 """
 
+import collections.abc as c
 import dataclasses
 import pathlib
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _command, _daemon_config, _files
+from ansible_collections.gb10.fleet.plugins.module_utils import _command, _daemon_config, _files, _instance
 
 
 def main() -> None:
@@ -72,7 +74,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    path = pathlib.Path(module.params["path"])
+    # A link stays one: what it leads to is the file.
+    path = pathlib.Path(module.params["path"]).resolve()
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         merged = _daemon_config.merge(str(path), text, module.params["config"])
@@ -95,13 +98,34 @@ def main() -> None:
     module.exit_json(changed=True, conflicts=[], diff=difference)
 
 
+def options_of_docker() -> list[str]:
+    """Return the options that Docker Engine was started with, without its file; none where it does not run."""
+    try:
+        words = _instance.command_line(_instance.show(_command.run, "docker.service").main_pid)[1:]
+    except _instance.UnitError:
+        return []
+    return list(without_file(words))
+
+
+def without_file(words: c.Iterable[str]) -> c.Iterator[str]:
+    """Yield the words of a command line but for the option that names the file."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--config-file":
+            next(rest, None)
+        elif not word.startswith("--config-file="):
+            yield word
+
+
 def refuse_what_docker_refuses(module: AnsibleModule, text: str) -> None:
-    """Let Docker Engine look at the file before it has to start with it."""
+    """Let Docker Engine look at the file before it has to start with it, with the options that it was started with."""
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        code, out, err = _command.run(["dockerd", "--validate", f"--config-file={file.name}"], timeout_s=30)
-    if code not in {0, _command.NOT_FOUND}:
+        argv = ["dockerd", *options_of_docker(), "--validate", f"--config-file={file.name}"]
+        code, out, err = _command.run(argv, timeout_s=30)
+    # Before 23.0 it cannot be asked.
+    if code not in {0, _command.NOT_FOUND} and "unknown flag: --validate" not in err:
         said = (err.strip() or out.strip()).replace(file.name, module.params["path"])
         module.fail_json(msg=f"Docker Engine refuses the configuration: {said}. Nothing was changed.", conflicts=[])
 

@@ -391,8 +391,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _driver_state, _driver_verdict
-from ansible_collections.gb10.fleet.plugins.module_utils._sysroot import Sysroot
+from ansible_collections.gb10.fleet.plugins.module_utils import _driver_state, _driver_verdict, _sysroot
 
 
 def complaints(params: dict[str, t.Any]) -> c.Iterator[str]:
@@ -427,7 +426,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    for complaint in complaints(params):
+    for complaint in (*complaints(params), *filter(None, [_sysroot.refusal(params["sysroot"])])):
         module.fail_json(msg=complaint)
     wanted = _driver_state.Wanted(
         signers=tuple(params["signers"]),
@@ -436,7 +435,7 @@ def main() -> None:
         expected_kernel=params["expected_kernel"] or "",
         expected_version=params["expected_version"] or "",
     )
-    state = _driver_state.observe(Sysroot(pathlib.Path(params["sysroot"])), wanted)
+    state = _driver_state.observe(_sysroot.Sysroot(pathlib.Path(params["sysroot"])), wanted)
     report = _driver_verdict.report(state, wanted)
     module.exit_json(
         changed=False, msg=f"{report['verdict']}, a reboot would be safe: {report['reboot']['safe']}", **report

@@ -223,7 +223,9 @@ def transact(module: AnsibleModule, request: _driver_request.Request) -> None:
     under_way = _job.under_way(_command.run, job)
     # What is under way has dpkg half way through: looking at it would find nothing but faults.
     busy = None if under_way or module.check_mode else _apt.lock_holder()
-    if busy and planning and _driver_transaction.is_waiting_worth_it(request):
+    if busy and not _driver_transaction.is_waiting_worth_it(request):
+        busy = None
+    if busy and planning:
         wait_for(module, busy)
     elif not under_way and (planning or (given["begin"] and not busy)):
         planned = look(module, request)

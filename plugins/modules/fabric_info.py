@@ -142,7 +142,7 @@ import pathlib
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _fabric_findings, _fabric_sysfs, _fabric_texts
+from ansible_collections.gb10.fleet.plugins.module_utils import _fabric_findings, _fabric_sysfs, _fabric_texts, _sysroot
 
 
 def main() -> None:
@@ -158,6 +158,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    if given["texts"] is None and (wrong := _sysroot.refusal(given["sysroot"])):
+        module.fail_json(msg=wrong)
     if given["texts"] is not None:
         fabric = _fabric_texts.fabric_of(given["texts"])
     else:

@@ -86,7 +86,7 @@ import pathlib
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _memory
+from ansible_collections.gb10.fleet.plugins.module_utils import _memory, _sysroot
 
 
 def main() -> None:
@@ -98,6 +98,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if wrong := _sysroot.refusal(module.params["sysroot"]):
+        module.fail_json(msg=wrong)
     sysroot = pathlib.Path(module.params["sysroot"])
     try:
         memory = _memory.meminfo(sysroot)

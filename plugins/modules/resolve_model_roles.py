@@ -17,6 +17,8 @@ description:
     remedy.
   - A box in a serving group (an inventory group with C(serving_group) in its group_vars) also gets the instance of its
     rank. A group that is not in the run as a whole is refused.
+  - Where a rank is reached and what it talks over comes from the C(fabric) of its box, as far as that is known (see
+    P(gb10.fleet.fabric_plan#filter)). C(serving_address), C(serving_env) and C(serving_devices) override it.
   - Runs on the controller and opens no connection.
 author:
   - gb10.fleet maintainers (!UNKNOWN)
@@ -41,6 +43,12 @@ options:
     description: Whether to show in one line per box what it is to serve.
     type: bool
     default: false
+  fabrics:
+    description:
+      - By box, what M(gb10.fleet.fabric_info) returned.
+      - With it, a rank whose interfaces are not known is refused, except in check mode where a box could not be read.
+      - Without it, a rank has what follows from the inventory alone, which is its address except in a ring.
+    type: dict
 """
 
 EXAMPLES = r"""

@@ -84,6 +84,10 @@ options:
     description: How many good generations are kept, the one that serves among them.
     type: int
     default: 3
+  sysroot:
+    description: The folder that stands for the root of the file system where files are read and written.
+    type: path
+    default: /
 """
 
 EXAMPLES = r"""
@@ -145,6 +149,7 @@ last:
 """
 
 import dataclasses
+import pathlib
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -156,6 +161,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _generation,
     _instance,
     _proof,
+    _status,
 )
 
 FILE = {
@@ -184,6 +190,7 @@ def main() -> None:
             "files": {"type": "list", "elements": "dict", "default": [], "options": FILE},
             "generation": {"type": "str", "default": ""},
             "keep": {"type": "int", "default": 3},
+            "sysroot": {"type": "path", "default": "/"},
             "begin": {"type": "bool", "default": True},
             "step": {"type": "int", "default": 8},
         },
@@ -191,9 +198,15 @@ def main() -> None:
     )
     given = module.params
     pace = {"begin": given["begin"], "step_s": given["step"]}
+    root = pathlib.Path(given["sysroot"])
     work = _deployment.Deployment(
-        box=_converge.Box(run=module.run_command, check_mode=module.check_mode),
-        store=_generation.Store(),
+        box=_converge.Box(
+            run=module.run_command,
+            check_mode=module.check_mode,
+            sysroot=root,
+            status_folder=root / _status.FOLDER.relative_to("/"),
+        ),
+        store=_generation.Store(root),
         keep=given["keep"],
     )
     try:

@@ -44,6 +44,12 @@ options:
   spec:
     description: The fingerprint of what has to be running. Required for V(started).
     type: str
+  keep_trying:
+    description:
+      - For V(started) and what has served before. All tries of systemd are waited for, in place of the first one, and
+        the engine is not stopped when they have failed.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -87,6 +93,7 @@ def main() -> None:
             "name": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["started", "stopped", "absent"], "default": "started"},
             "spec": {"type": "str"},
+            "keep_trying": {"type": "bool", "default": False},
             "begin": {"type": "bool", "default": True},
             "step": {"type": "int", "default": 8},
         },
@@ -97,7 +104,8 @@ def main() -> None:
     box = _converge.Box(run=module.run_command, check_mode=module.check_mode)
     try:
         if given["state"] == "started":
-            outcome = _converge.started(box, given["name"], given["spec"], begin=given["begin"], step_s=given["step"])
+            pace = {"begin": given["begin"], "step_s": given["step"], "keep_trying": given["keep_trying"]}
+            outcome = _converge.started(box, given["name"], given["spec"], **pace)
         else:
             outcome = _converge.stopped(box, given["name"], remove=given["state"] == "absent")
     except (_docker.DockerError, _instance.UnitError) as error:

@@ -73,11 +73,13 @@ deployment:
     - What the box says of its deployment, see M(gb10.fleet.vllm_deployment).
     - C(serving) is the generation that serves, C(good) are those that were proven, the newest first, C(last) is how the
       last switch ended, and C(under_way) is the generation that a switch leads to now, empty where there is none.
+    - C(group) of an instance is the serving group that it is a rank of (C(name), C(boxes), and C(spec), which is the
+      same on boxes that were deployed alike), null where it is of one box.
   returned: success
   type: dict
   sample:
     serving: 3f9c2d71a08b
-    good: [{id: 3f9c2d71a08b, proven_at: '2026-11-29T20:14:09Z', instances: [{name: coordinator}]}]
+    good: [{id: 3f9c2d71a08b, proven_at: '2026-11-29T20:14:09Z', instances: [{name: coordinator, group: null}]}]
     under_way: ''
 docker:
   description: Docker Engine's version, cgroup and storage drivers and CDI settings.
@@ -104,6 +106,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _docker,
     _generation,
     _instance,
+    _sysroot,
 )
 
 
@@ -117,6 +120,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if wrong := _sysroot.refusal(module.params["sysroot"]):
+        module.fail_json(msg=wrong)
     sysroot = pathlib.Path(module.params["sysroot"])
     run = module.run_command
     try:

@@ -55,7 +55,7 @@ options:
     description: With O(url), the API key of the server.
     type: str
   concurrency:
-    description: How many requests are under way at a time.
+    description: How many requests are under way at a time, 4096 at most.
     type: int
     default: 8
   requests:
@@ -213,6 +213,7 @@ findings:
 """
 
 import json
+import re
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -227,13 +228,22 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _status,
 )
 
+_MOST = 1_000_000_000
+_MOST_CONCURRENT = 4096
 _NUMBERS = ("concurrency", "requests", "max_tokens", "request_timeout", "timeout")
 
 
 def _request(params: dict[str, t.Any]) -> _soak.Request:
     for name in _NUMBERS:
-        if not params[name] > 0:
-            raise _openai_api.InputError(f"{name} has to be more than zero.")
+        if not 0 < params[name] < _MOST:
+            raise _openai_api.InputError(f"{name} has to be more than zero, and less than {_MOST}.")
+    # A thread each; more would measure this program.
+    if params["concurrency"] > _MOST_CONCURRENT:
+        raise _openai_api.InputError(f"concurrency has to be {_MOST_CONCURRENT} at most.")
+    if params["instance"] is not None and not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", params["instance"], re.ASCII):
+        raise _openai_api.InputError(
+            f"{params['instance']!r} cannot be the name of an instance; vllm-<name> is its unit."
+        )
     if params["shared_prefix"] < 0:
         raise _openai_api.InputError("shared_prefix has to be zero or more.")
     if params["url"]:

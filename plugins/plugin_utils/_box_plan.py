@@ -66,7 +66,7 @@ def box_plan(
         image = (images or {}).get(one["image"]["reference"])
         judged = _image_kernels.judge(one, checkpoint, image)
         planned[one["name"]] |= {"expects": dict(judged.expects), "image_seen": image is not None}
-        found = [*_group_plan.head_findings(one, checkpoint), *judged.findings]
+        found = [*_group_plan.layout_findings(one, checkpoint), *judged.findings]
         if today and checkpoint:
             found += _known_findings.checkpoint_findings(one, checkpoint, today)
         findings += [_of_instance(one["name"], finding) for finding in found]
@@ -86,6 +86,7 @@ def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -
     entry["kv_offload_bytes"] = extra.pop("kv_offloading_size", 0) or _offloaded(args)
     entry["extra_bytes"] = extra
     entry["prefix_caching"] = _caches_prefixes(args)
+    entry["layer_partition"] = instance["env"].get("VLLM_PP_LAYER_PARTITION")
     entry["context_may_exceed"] = bool(args.get("hf_overrides")) or _allows_long(instance["env"])
     if checkpoint:
         entry |= {
@@ -94,6 +95,10 @@ def _entry(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -
             # Before a download only the index of the shards says how large they are.
             "weights_bytes": checkpoint["weights_bytes_total"] or checkpoint.get("weights_bytes_declared"),
             "expert_bytes": checkpoint["part_bytes"].get("experts"),
+            "part_bytes": checkpoint["part_bytes"],
+            # Facts of an earlier run may lack it.
+            "layer_bytes": checkpoint.get("layer_bytes"),
+            "lm_head_tied": checkpoint.get("lm_head_tied"),
         }
     return entry
 

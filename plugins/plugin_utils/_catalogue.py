@@ -9,19 +9,12 @@ Note that this plugin util is private to the collection and can change without n
 
 from __future__ import annotations
 
-import functools
 import pathlib
 import typing as t
 
 from ansible.parsing.dataloader import DataLoader
 
 FOLDER: t.Final = pathlib.Path(__file__).parents[2] / "roles" / "model_catalogue" / "files"
-
-
-@functools.cache
-def settings(file: pathlib.Path = FOLDER.parents[1] / "vllm_server" / "meta" / "argument_specs.yml") -> frozenset[str]:
-    """Return the names of the variables that the role vllm_server reads."""
-    return frozenset(DataLoader().load_from_file(str(file))["argument_specs"]["main"]["options"])
 
 
 def shipped_catalogue(folder: pathlib.Path = FOLDER) -> dict[str, t.Any]:

@@ -15,30 +15,69 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims
-from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Wanted
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member, Wanted
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_planned import Observed, PlannedBox, PlannedTwin
 
 
 def box_findings(box: PlannedBox, wanted: Wanted, seen: Observed, today: str) -> list[Finding]:
     """Return what speaks against the plan of one box."""
-    found = [*_room(box, wanted), *_overlaps(box, wanted, seen), *_rdma(box, seen)]
+    found = [*_overlaps(box, wanted, seen), *_rdma(box, seen)]
     for twin in box.twins:
         found += [*_management(box, twin), *_kind(box, twin), *_elsewhere(box, twin), *_firmware(twin, today)]
     return found
 
 
-def _room(box: PlannedBox, wanted: Wanted) -> c.Iterator[Finding]:
-    for twin in box.twins:
-        subnet = twin.address.network
-        home = wanted.subnets[twin.link if wanted.shared_subnet else 2 * twin.link + twin.side]
-        if subnet != home or twin.address.ip in {home.network_address, home.broadcast_address}:
-            yield Finding(
-                id="FABRIC_SUBNET_TOO_SMALL",
-                severity="error",
-                message=f"{home} has no host number for {box.member.box}: {twin.address.ip} is outside of it",
-                evidence=f"first_host {wanted.first_host}, member {box.member.rank + 1}",
-                remedy="lower first_host, or use a larger subnet",
-            )
+# The subnet that a twin is in, and what it would be called there.
+End = tuple[ipaddress.IPv4Network, ipaddress.IPv4Interface]
+
+
+def address_findings(wanted: Wanted, ends: c.Mapping[str, c.Sequence[End]]) -> list[Finding]:
+    """Return what is wrong with the addresses of the boxes, which nobody has to look at."""
+    found: list[Finding] = []
+    taken: dict[ipaddress.IPv4Address, str] = {}
+    full: set[ipaddress.IPv4Network] = set()
+    for member in wanted.members:
+        for home, one in ends[member.box]:
+            if one.ip not in home or one.ip in {home.network_address, home.broadcast_address}:
+                # Who comes after has no room, either.
+                found += [] if home in full else [_no_room(member, wanted, home, one)]
+                full.add(home)
+            elif (other := taken.setdefault(one.ip, member.box)) != member.box:
+                found.append(_taken(member.box, other, one))
+        used = {one.ip for _home, one in ends[member.box]}
+        given = [ipaddress.IPv4Address(one) for one in member.addresses or ()]
+        found += (_unused(member.box, one) for one in given if one not in used)
+    return found
+
+
+def _no_room(member: Member, wanted: Wanted, home: ipaddress.IPv4Network, end: ipaddress.IPv4Interface) -> Finding:
+    return Finding(
+        id="FABRIC_SUBNET_TOO_SMALL",
+        severity="error",
+        message=f"{home} has no host number for {member.box}: {end.ip} is outside of it",
+        evidence=f"first_host {wanted.first_host}, member {member.rank + 1}",
+        remedy="lower first_host, or use a larger subnet",
+    )
+
+
+def _taken(box: str, other: str, end: ipaddress.IPv4Interface) -> Finding:
+    return Finding(
+        id="FABRIC_ADDRESS_TAKEN",
+        severity="error",
+        message=f"{end.ip} would be the address of {other} and of {box}",
+        evidence=f"{end} on both",
+        remedy="name another one in addresses, or change first_host",
+    )
+
+
+def _unused(box: str, address: ipaddress.IPv4Address) -> Finding:
+    return Finding(
+        id="FABRIC_ADDRESS_UNUSED",
+        severity="error",
+        message=f"{address} is in a subnet that no twin of {box} is in, so nothing would have it",
+        evidence=f"addresses of {box}",
+        remedy="choose one in the subnets of its own cables, the first one's first",
+    )
 
 
 def _rdma(box: PlannedBox, seen: Observed) -> c.Iterator[Finding]:

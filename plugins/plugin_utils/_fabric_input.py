@@ -16,6 +16,7 @@ import re
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
+from ansible_collections.gb10.fleet.plugins.plugin_utils._model_roles import hidden_secrets
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 
 Subnet = ipaddress.IPv4Network
@@ -70,22 +71,22 @@ class Wanted:
     environment: c.Mapping[str, str]
 
 
-def _environment(value: dict[t.Any, t.Any]) -> str | None:
+def _environment(value: dict[t.Any, t.Any]) -> c.Iterator[tuple[schema.Path, str, str]]:
     for name, content in value.items():
+        path = (str(name),)
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name), re.ASCII):
-            return f"has {name!r}, which is not the name of an environment variable"
-        if name in _OWN_VARIABLES:
-            return f"sets {name}, which is another one on every box and is made by the plan"
-        if not isinstance(content, str):
-            return f"gives {name} {schema.kind_of(content)}; put the exact text in quotes"
-        if content == "":
-            return f"sets {name} to an empty string, which is not the same as leaving it unset; remove the line"
-        if schema.control_character(content):
-            return f"gives {name} a value with a line break or another control character in it"
-    return None
+            yield path, f"has {name!r}, which is not the name of an environment variable", "use letters and digits"
+        elif name in _OWN_VARIABLES:
+            yield path, f"sets {name}, which is another one on every box and is made by the plan", "remove the line"
+        elif not isinstance(content, str):
+            yield path, f"gives {name} {schema.kind_of(content)}", "put the exact text in quotes"
+        elif content == "":
+            what = f"sets {name} to an empty string, which is not the same as leaving it unset"
+            yield path, what, "remove the line"
+    yield from hidden_secrets(value)
 
 
-_ENVIRONMENT: t.Final = dataclasses.replace(schema.mapping('{NCCL_DEBUG: "WARN"}'), check=_environment)
+_ENVIRONMENT: t.Final = dataclasses.replace(schema.mapping('{NCCL_DEBUG: "WARN"}'), faults=_environment)
 
 
 def _different_cages(value: list[t.Any]) -> str | None:
@@ -226,7 +227,9 @@ def _subnets(fabric: dict[str, t.Any]) -> tuple[list[Subnet], list[Problem]]:
                 Problem(path, f"{schema.shown(given)} is not an IPv4 network", f"did you mean {loose}?", given)
             )
             continue
-        if subnet.prefixlen > 30 or subnet.is_multicast or subnet.is_loopback or subnet.is_unspecified:
+        if subnet.prefixlen > 30 or any(
+            (subnet.is_multicast, subnet.is_loopback, subnet.is_unspecified, subnet.is_reserved)
+        ):
             found.append(Problem(path, f"{subnet} cannot hold two boxes", "use a /24 of a private range", given))
         for other, earlier in enumerate(subnets):
             if subnet.overlaps(earlier):
@@ -300,3 +303,17 @@ def subnets_needed(wanted: Wanted, cables: int) -> int:
     """Return how many subnets the fabric takes with so many cables to each box."""
     links = len(wanted.members) if wanted.topology == "ring" else cables
     return links * (1 if wanted.shared_subnet else 2)
+
+
+def subnet_index(wanted: Wanted, link: int, side: int) -> int:
+    """Return which of the subnets one side of a cable is in."""
+    return link if wanted.shared_subnet else 2 * link + side
+
+
+def address_of(member: Member, wanted: Wanted, link: int, side: int) -> ipaddress.IPv4Interface:
+    """Return the address of a twin, which the inventory alone decides."""
+    subnet = wanted.subnets[subnet_index(wanted, link, side)]
+    offset = wanted.first_host + (2 * member.rank + side if wanted.shared_subnet else member.rank)
+    own = [address for address in map(ipaddress.IPv4Address, member.addresses or ()) if address in subnet]
+    host = own[min(side, len(own) - 1)] if own else subnet.network_address + offset
+    return ipaddress.IPv4Interface((host, subnet.prefixlen))

@@ -21,11 +21,14 @@ def layout_findings(layout: c.Mapping[str, t.Any], boxes: int) -> list[Finding]:
         return []
     tensor = int(layout.get("tensor_parallel_size") or 1)
     pipeline = int(layout.get("pipeline_parallel_size") or 1)
-    found = list(_size(tensor, pipeline, boxes))
-    geometry = layout.get("geometry") or {}
-    found += _heads(tensor, int(geometry.get("attention_heads") or 0), _kv_heads(geometry))
-    found += _stages(pipeline, sum(int(layer.get("count", 0)) for layer in geometry.get("layers", ())))
-    return found
+    return [*_size(tensor, pipeline, boxes), *model_findings(tensor, pipeline, layout.get("geometry") or {})]
+
+
+def model_findings(tensor: int, pipeline: int, geometry: c.Mapping[str, t.Any]) -> list[Finding]:
+    """Return what of a model (checkpoint_info's geometry) forbids to split it so, on however many boxes."""
+    layers = sum(int(layer.get("count", 0)) for layer in geometry.get("layers", ()))
+    heads = int(geometry.get("attention_heads") or 0)
+    return [*_heads(tensor, heads, _kv_heads(geometry)), *_stages(pipeline, layers)]
 
 
 def _size(tensor: int, pipeline: int, boxes: int) -> c.Iterator[Finding]:
@@ -56,7 +59,7 @@ def _kv_heads(geometry: c.Mapping[str, t.Any]) -> tuple[int, ...]:
 
 def _heads(tensor: int, heads: int, kv_heads: tuple[int, ...]) -> c.Iterator[Finding]:
     if heads and heads % tensor:
-        divisors = [str(size) for size in range(1, heads + 1) if heads % size == 0 and size <= 16]
+        divisors = [str(size) for size in range(1, heads + 1) if heads % size == 0 and size <= 2 * tensor]
         yield Finding(
             id="HEADS_NOT_DIVISIBLE",
             severity="error",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
-import ipaddress
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding, worst
@@ -23,7 +22,14 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_environment imp
     docker_arguments,
     environment_of,
 )
-from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member, Wanted, read, subnets_needed
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import (
+    Member,
+    Wanted,
+    address_of,
+    read,
+    subnet_index,
+    subnets_needed,
+)
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_layout import layout_findings
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_planned import Observed, PlannedBox, PlannedTwin
 
@@ -51,6 +57,9 @@ def plan_fabric(
     if len(wanted.subnets) < needed:
         found.append(checks.too_few_subnets(len(wanted.subnets), needed))
         boxes = [dataclasses.replace(box, state=_REFUSED, twins=()) for box in boxes]
+    elif not found:
+        ends = {box.member.box: _ends(box, wanted, cables) for box in boxes}
+        found += checks.address_findings(wanted, ends)
     for box in boxes:
         found += checks.box_findings(box, wanted, observed.get(box.member.box, {}), today)
     if wanted.shared_subnet:
@@ -93,6 +102,8 @@ def _cables(wanted: Wanted, observed: c.Mapping[str, Observed]) -> tuple[int, li
             counts[member.box] = len(member.cages)
         elif member.interfaces is not None:
             counts[member.box] = len(member.interfaces) // 2
+        elif member.addresses is not None:
+            counts[member.box] = len(member.addresses) // 2
         elif links := sum(1 for port in observed.get(member.box, {}).get("ports", ()) if port["cabled"]):
             counts[member.box] = links
     if len(set(counts.values())) > 1:
@@ -109,7 +120,7 @@ def _boxes(wanted: Wanted, observed: c.Mapping[str, Observed], cables: int) -> t
         twins = [
             _planned(member, wanted, cage=cage, link=link, side=side, twin=twin)
             for cage, link, side, twin in chosen
-            if _subnet_index(wanted, link, side) < len(wanted.subnets)
+            if subnet_index(wanted, link, side) < len(wanted.subnets)
         ]
         boxes.append(
             PlannedBox(
@@ -177,6 +188,17 @@ def _named(member: Member, seen: Observed | None, links: list[int]) -> tuple[Cho
     return t.cast("Chosen", chosen), _PLANNED, found
 
 
+def _ends(box: PlannedBox, wanted: Wanted, cables: int) -> list[checks.End]:
+    """Return the addresses of a box; of one that nobody has looked at those of the cables that it has at least."""
+    sides = [(twin.link, twin.side) for twin in box.twins] or [
+        (link, side) for link in _links(box.member, wanted, cables) for side in (0, 1)
+    ]
+    return [
+        (wanted.subnets[subnet_index(wanted, link, side)], address_of(box.member, wanted, link, side))
+        for link, side in sides
+    ]
+
+
 def _links(member: Member, wanted: Wanted, cables: int) -> list[int]:
     """Return the numbers of the cables of a box; in a ring the one to the next box, then the one to the box before."""
     if wanted.topology == "ring":
@@ -187,26 +209,14 @@ def _links(member: Member, wanted: Wanted, cables: int) -> list[int]:
 # --- addresses -------------------------------------------------------------------------------------------------------
 
 
-def _subnet_index(wanted: Wanted, link: int, side: int) -> int:
-    return link if wanted.shared_subnet else 2 * link + side
-
-
 def _planned(member: Member, wanted: Wanted, *, cage: int | None, link: int, side: int, twin: Observed) -> PlannedTwin:
-    subnet = wanted.subnets[_subnet_index(wanted, link, side)]
-    offset = wanted.first_host + (2 * member.rank + side if wanted.shared_subnet else member.rank)
-    own = [
-        address
-        for address in map(ipaddress.IPv4Address, member.addresses or ())
-        if address in subnet
-    ]  # fmt: skip
-    host = own[min(side, len(own) - 1)] if own else subnet.network_address + offset
     return PlannedTwin(
         interface=str(twin["interface"]),
         rdma=str(twin.get("rdma", "")),
         cage=cage,
         link=link,
         side=side,
-        address=ipaddress.IPv4Interface((host, subnet.prefixlen)),
+        address=address_of(member, wanted, link, side),
         observed=twin,
     )
 
@@ -284,11 +294,14 @@ def _ranks(
             # No interface of the ring reaches every box; ranks find each other over the management network.
             interface, address = _management(box, str(ansible_hosts.get(box.member.box) or ""))
         else:
-            first = next(iter(box.twins), None)
-            interface, address = (first.interface, str(first.address.ip)) if first else ("", "")
-        environment, wrong = environment_of(box, wanted, interface, address, rdma=rdma)
+            # The address is known before anybody has looked at the box; its interface is not.
+            interface = next((twin.interface for twin in box.twins), "")
+            address = str(address_of(box.member, wanted, 0, 0).ip)
+        # Of a box that nobody has looked at it is not known whether it has RDMA at all.
+        usable = rdma and bool(box.twins)
+        environment, wrong = environment_of(box, wanted, interface, address, rdma=usable)
         found += wrong
-        container = container_of(rdma=rdma)
+        container = container_of(rdma=usable)
         ranks.append(
             {
                 "rank": box.member.rank,

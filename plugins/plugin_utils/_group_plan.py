@@ -13,9 +13,11 @@ Note that this plugin util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import dataclasses
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_layout
 
 _SHARED: t.Final = ("kv_cache_memory_bytes", "gpu_memory_utilization")
 
@@ -44,19 +46,13 @@ def _agreed(instance: c.Mapping[str, t.Any], plans: c.Mapping[str, c.Mapping[str
     return found
 
 
-def head_findings(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -> list[Finding]:
-    """Return the finding on a model whose attention heads cannot be dealt out to the ranks, if it is one."""
-    size = int(instance.get("tensor_parallel_size") or 1)
-    heads = int((checkpoint.get("geometry") or {}).get("attention_heads") or 0)
-    if size == 1 or not heads or heads % size == 0:
-        return []
-    fitting = ", ".join(str(one) for one in range(1, heads + 1) if heads % one == 0 and one <= 2 * size)
+def layout_findings(instance: c.Mapping[str, t.Any], checkpoint: c.Mapping[str, t.Any]) -> list[Finding]:
+    """Return what of the model forbids to deal it out to the ranks: attention heads, KV heads, layers."""
+    tensor = int(instance.get("tensor_parallel_size") or 1)
+    pipeline = int(instance.get("pipeline_parallel_size") or 1)
+    found = _fabric_layout.model_findings(tensor, pipeline, checkpoint.get("geometry") or {})
+    # A memory plan speaks in whole sentences.
     return [
-        Finding(
-            "HEADS_NOT_DIVISIBLE",
-            "error",
-            f"tensor_parallel_size {size} does not divide the model's {heads} attention heads.",
-            str(instance.get("checkpoint", {}).get("repo", "")),
-            f"Sizes that do: {fitting}. Ranks beyond them can take whole layers: pipeline_parallel_size.",
-        )
+        dataclasses.replace(one, message=f"{one.message}.", remedy=f"{one.remedy[:1].upper()}{one.remedy[1:]}.")
+        for one in found
     ]

@@ -51,6 +51,8 @@ def instance_facts(instance: c.Mapping[str, t.Any], more: c.Mapping[str, t.Any] 
         facts["image"] = {"name": image.get("name"), "digest": image.get("digest"), "tag": image.get("tag")}
     if instance.get("serving_group") or instance.get("tensor_parallel_size"):
         facts["nodes"] = int(instance.get("nodes") or instance.get("tensor_parallel_size") or 1)
+    if instance.get("fabric_state"):
+        facts["fabric"] = {"state": str(instance["fabric_state"])}
     facts["kind"] = instance.get("kind", facts["kind"])
     if instance.get("restart_after_hours"):
         facts["daily_restart"] = int(instance["restart_after_hours"]) <= 24
@@ -98,6 +100,8 @@ def _same_version(one: str, other: str) -> bool:
 def command_facts(version: str, words: c.Sequence[str], env: c.Mapping[str, str]) -> dict[str, t.Any]:
     """Return the facts that a command line and its environment state by themselves."""
     facts: dict[str, t.Any] = {"vllm": version, "env": dict(env), "flags": {}, "spec": {}, "kind": "chat"}
+    # A command line alone is part of no fabric that is known here.
+    facts["fabric"] = {}
     try:
         catalogue, _exact = catalogues.catalogue_for(version)
     except catalogues.UnknownVersionError:

@@ -161,12 +161,13 @@ def _weights(instance: Instance, say: Say) -> tuple[int, str, float | None] | No
             "error",
             f"Instance {instance.name}: neither measured.weights_gib nor weights_bytes is known.",
             "",
-            "Download the checkpoint so that its headers can be read, or state measured.weights_gib from a boot log "
-            '("Model loading took ... GiB").',
+            "Download the checkpoint, or its JSON files into the folder that plan_checkpoints names, or state "
+            'measured.weights_gib from a boot log ("Model loading took ... GiB").',
         )
         return None
     ranks = instance.request.tensor_parallel_size
-    per_rank = -(-instance.weights_bytes // ranks)
+    of_stage = instance.stage_weights if instance.pipeline > 1 else None
+    per_rank = -(-(instance.weights_bytes if of_stage is None else of_stage) // ranks)
     say(
         "WEIGHTS_NOT_MEASURED",
         "info",
@@ -175,6 +176,10 @@ def _weights(instance: Instance, say: Say) -> tuple[int, str, float | None] | No
         'State measured.weights_gib once it has run ("Model loading took ... GiB").',
     )
     share = f", {ranks} ranks" if ranks > 1 else ""
+    if of_stage is not None:
+        counts, stage = instance.request.stage_layers, instance.request.stage
+        first = sum(counts[:stage])
+        share = f", layers {first} to {first + counts[stage] - 1} of stage {stage + 1} of {instance.pipeline}{share}"
     fact = facts()["weights_from_files"]
     return per_rank + draft, f"bytes of the checkpoint's tensors{share}{drafted}", fact["uncertainty"] * per_rank
 

@@ -13,9 +13,9 @@ import dataclasses
 import functools
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_groups import Pool, build_pool
+from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_groups import Pool, build_pool, stage_bytes
 from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_rules import KvUnsupportedError, rules_for
-from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_specs import KvRequest, layer_specs
+from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_specs import KvRequest, layer_specs, staged_specs
 
 if t.TYPE_CHECKING:
     from ansible_collections.gb10.fleet.plugins.module_utils._model_geometry import ModelGeometry
@@ -56,7 +56,11 @@ class KvTooSmall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KvLayout:
-    """The shape of a cache before its size is known. ``note`` says which rules stand in for a version not read."""
+    """The shape of a cache before its size is known. ``note`` says which rules stand in for a version not read.
+
+    ``stages`` has the bytes of one block on each stage of a pipeline, ``stage`` is the one of this layout. It is
+    empty without a pipeline, and where a stage's part is not known.
+    """
 
     block_size: int
     max_model_len: int
@@ -64,11 +68,31 @@ class KvLayout:
     pool: Pool
     null_block_reserved: bool
     note: str
+    stages: tuple[int, ...] = ()
+    stage: int = 0
 
     @property
     def bytes_per_block(self) -> int:
-        """Return the bytes that one block takes over all groups of layers."""
-        return self.pool.bytes_per_block
+        """Return the bytes that one block takes over all groups of layers, on the stage where it takes the most.
+
+        All ranks are given the same bytes, and take the fewest blocks that any of them has.
+        """
+        return max(self.stages) if self.stages else self.pool.bytes_per_block
+
+    @property
+    def own_bytes_per_block(self) -> int:
+        """Return the bytes that one block takes on the stage of this layout."""
+        return self.stages[self.stage] if self.stages else self.pool.bytes_per_block
+
+    def held(self, kv_bytes: int) -> int:
+        """Return what this rank holds of a cache of so many bytes: a stage with fewer layers holds less."""
+        return kv_bytes // self.bytes_per_block * self.own_bytes_per_block if self.stages else kv_bytes
+
+    def from_own(self, room: int) -> int:
+        """Return the bytes to ask for, in whole blocks, so that this rank holds no more than ``room``."""
+        if not self.own_bytes_per_block:
+            return room // self.bytes_per_block * self.bytes_per_block
+        return room // self.own_bytes_per_block * self.bytes_per_block
 
     @property
     def blocks_per_request(self) -> int:
@@ -77,8 +101,7 @@ class KvLayout:
 
     def minimum_bytes(self, length: int | None = None) -> int:
         """Return the smallest cache with which vLLM starts, for the full context or for a shorter one."""
-        need = self.pool.needed_bytes(self.max_model_len if length is None else length, self.in_flight)
-        return need + self._reserved()
+        return self._needed(self.max_model_len if length is None else length) + self._reserved()
 
     def bytes_for(self, sequences: int, length: int | None = None) -> int:
         """Return the smallest cache that holds this many sequences of full length (or of ``length``) at a time."""
@@ -88,7 +111,7 @@ class KvLayout:
     def fit(self, kv_bytes: int) -> KvFit | KvTooSmall:
         """Return what a cache of this many bytes per rank holds, or why vLLM refuses it."""
         budget = kv_bytes - self._reserved()
-        needed = self.pool.needed_bytes(self.max_model_len, self.in_flight)
+        needed = self._needed(self.max_model_len)
         if needed > budget:
             return KvTooSmall(needed, self.longest(kv_bytes))
         num_blocks = kv_bytes // self.bytes_per_block
@@ -109,11 +132,17 @@ class KvLayout:
         low, high = 0, self.max_model_len
         while low < high:
             middle = (low + high + 1) // 2
-            if self.pool.needed_bytes(middle, self.in_flight) <= budget:
+            if self._needed(middle) <= budget:
                 low = middle
             else:
                 high = middle - 1
         return low
+
+    def _needed(self, length: int) -> int:
+        """Return the bytes that one request needs in the check before the start."""
+        if self.stages:
+            return self.pool.blocks(length, self.in_flight) * self.bytes_per_block
+        return self.pool.needed_bytes(length, self.in_flight)
 
     def _reserved(self) -> int:
         return self.bytes_per_block if self.null_block_reserved else 0
@@ -134,6 +163,7 @@ def kv_layout(geometry: ModelGeometry, request: KvRequest) -> KvLayout:
         length = min(length, geometry.max_model_len)
         request = dataclasses.replace(request, max_model_len=length)
     specs, block_size = layer_specs(geometry, request, rules)
+    staged = staged_specs(geometry, request, rules)
     mode = "async" if request.async_scheduling else "sync"
     return KvLayout(
         block_size=block_size,
@@ -142,4 +172,6 @@ def kv_layout(geometry: ModelGeometry, request: KvRequest) -> KvLayout:
         pool=build_pool(specs, rules),
         null_block_reserved=rules.null_block_reserved,
         note=rules.note,
+        stages=stage_bytes(specs, staged, len(request.stage_layers), rules),
+        stage=request.stage,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 
 from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_rules import KvRules, KvUnsupportedError
-from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_specs import CacheSpec, Counted, ceil_div, round_up
+from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_specs import CacheSpec, Counted, Staged, ceil_div, round_up
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +58,28 @@ class Pool:
         return blocks * (self.row or self.bytes_per_block)
 
 
+def stage_bytes(specs: Counted, staged: Staged, stages: int, rules: KvRules) -> tuple[int, ...]:
+    """Return the bytes that one block takes on each stage of a pipeline; empty where that is not known.
+
+    vLLM groups the layers of all stages together, and each stage then holds its own layers of every group
+    (v1/core/kv_cache_utils.py, get_kv_cache_configs, read in 0.32.0 and 0.33.0 on 2026-11-29).
+    """
+    if not staged:
+        return ()
+    if len({_uniform(spec) for spec, _count in specs}) == 1:
+        return tuple(sum(spec.page for spec, stage in staged if stage == one) for one in range(stages))
+    if any(spec.latent and spec.family == "window" for spec, _count in specs):
+        return ()
+    page, size = _page_and_size(specs, rules)
+    held: dict[CacheSpec, list[int]] = {}
+    for spec, stage in staged:
+        held.setdefault(_unify(spec, page, rules), []).append(stage)
+    groups = [
+        of[index::number] for of in held.values() for number in (ceil_div(len(of), size),) for index in range(number)
+    ]
+    return tuple(page * max(group.count(one) for group in groups) for one in range(stages))
+
+
 def build_pool(specs: Counted, rules: KvRules) -> Pool:
     """Group the layers as the release does."""
     if len({_uniform(spec) for spec, _count in specs}) == 1:
@@ -79,19 +101,30 @@ def _uniform(spec: CacheSpec) -> tuple[object, ...]:
 
 def _equal_pages(specs: Counted, rules: KvRules) -> Pool:
     """Bring all pages to one size and split each type into groups of equally many layers."""
-    page = max(spec.page for spec, _count in specs)
-    merged: dict[CacheSpec, int] = {}
-    for spec, count in specs:
-        unified = _unify(spec, page, rules)
-        merged[unified] = merged.get(unified, 0) + count
-    fewest, most = min(merged.values()), max(merged.values())
-    size = most if most < fewest * rules.group_padding_limit else fewest
+    page, size = _page_and_size(specs, rules)
     groups: list[Group] = []
-    for spec, count in merged.items():
+    for spec, count in _merged(specs, page, rules).items():
         number = ceil_div(count, size)
         # Layers go to the groups in turn, so that some groups have one layer fewer.
         groups.extend(Group(((spec, len(range(index, count, number))),)) for index in range(number))
     return Pool(tuple(groups), size * page)
+
+
+def _merged(specs: Counted, page: int, rules: KvRules) -> dict[CacheSpec, int]:
+    """Return the number of layers of each type, once all pages have one size."""
+    merged: dict[CacheSpec, int] = {}
+    for spec, count in specs:
+        unified = _unify(spec, page, rules)
+        merged[unified] = merged.get(unified, 0) + count
+    return merged
+
+
+def _page_and_size(specs: Counted, rules: KvRules) -> tuple[int, int]:
+    """Return the size that all pages get, and how many layers a group has."""
+    page = max(spec.page for spec, _count in specs)
+    counts = _merged(specs, page, rules).values()
+    fewest, most = min(counts), max(counts)
+    return page, most if most < fewest * rules.group_padding_limit else fewest
 
 
 def _unify(spec: CacheSpec, page: int, rules: KvRules) -> CacheSpec:

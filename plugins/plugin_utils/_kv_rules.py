@@ -24,7 +24,15 @@ _PRE_RELEASE = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re
 
 
 class KvUnsupportedError(ValueError):
-    """The cache of this model on this vLLM version is not known; the message says why."""
+    """The cache of this model on this vLLM version is not known; the message says why, ``remedy`` what else to do."""
+
+    remedy = ""
+
+
+class KvIndivisibleError(KvUnsupportedError):
+    """The model cannot be split so, whatever is known of its cache."""
+
+    remedy = "Use a tensor_parallel_size that divides them, and pipeline_parallel_size for the rest."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

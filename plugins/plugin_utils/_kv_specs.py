@@ -26,7 +26,12 @@ from ansible_collections.gb10.fleet.plugins.module_utils._model_layers import (
     Recurrent,
     SparseLatentAttention,
 )
-from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_rules import KvRules, KvUnsupportedError
+from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_rules import (
+    KvIndivisibleError,
+    KvRules,
+    KvUnsupportedError,
+)
+from ansible_collections.gb10.fleet.plugins.plugin_utils._pipeline import stages_of
 
 if t.TYPE_CHECKING:
     from ansible_collections.gb10.fleet.plugins.module_utils._model_geometry import ModelGeometry
@@ -62,6 +67,9 @@ class KvRequest:
 
     ``draft`` holds the cache layers of a draft model that is not part of the checkpoint (EAGLE, DFlash); None means the
     checkpoint's own MTP module. An n-gram drafter has no layers: an empty tuple.
+
+    ``stage_layers`` has the number of layers of each stage of a pipeline, and ``stage`` is the one that is asked about;
+    with one stage or none nothing is dealt out.
     """
 
     vllm: str
@@ -77,6 +85,8 @@ class KvRequest:
     gdn_prefill_backend: str = "auto"
     platform: str = "gb10"
     draft: tuple[LayerCount, ...] | None = None
+    stage_layers: tuple[int, ...] = ()
+    stage: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,11 +120,18 @@ class CacheSpec:
 
 
 Counted = list[tuple[CacheSpec, int]]
+# The cache of each layer in the order of the layers, with the stage that holds it.
+Staged = list[tuple[CacheSpec, int]]
 
 
 def layer_specs(geometry: ModelGeometry, request: KvRequest, rules: KvRules) -> tuple[Counted, int]:
     """Return the cache of every layer with the number of such layers, and vLLM's block_size."""
     return _Builder(geometry, request, rules).build()
+
+
+def staged_specs(geometry: ModelGeometry, request: KvRequest, rules: KvRules) -> Staged:
+    """Return the cache of each layer with the stage that holds it; empty where the order of the layers is not known."""
+    return _Builder(geometry, request, rules).staged()
 
 
 class _Builder:
@@ -136,11 +153,7 @@ class _Builder:
 
     def build(self) -> tuple[Counted, int]:
         self._check()
-        recurrent = [entry.layer for entry in self.layers if isinstance(entry.layer, Recurrent)]
-        if recurrent:
-            block, page = self._hybrid_block(recurrent[0])
-        else:
-            block, page = self._plain_block(), 0
+        block, page = self._block()
         specs: Counted = []
         for entry in self.layers:
             specs.extend((spec, entry.count) for spec in self._specs(entry.layer, block, page))
@@ -148,6 +161,28 @@ class _Builder:
         for spec, count in specs:
             merged[spec] = merged.get(spec, 0) + count
         return list(merged.items()), block
+
+    def staged(self) -> Staged:
+        order = self.geometry.sequence
+        stages = stages_of(self.request.stage_layers)
+        if len(stages) < 2 or len(order) != len(stages):
+            return []
+        block, page = self._block()
+        last = len(self.request.stage_layers) - 1
+        held = list(zip((entry.layer for entry in order), stages, strict=True))
+        # A drafter runs on the last stage.
+        held += [(entry.layer, last) for entry in self._draft() for _layer in range(entry.count)]
+        return [
+            (spec, stage)
+            for layer, stage in held
+            if not isinstance(layer, NoCache)
+            for spec in self._specs(layer, block, page)
+        ]
+
+    def _block(self) -> tuple[int, int]:
+        """Return the tokens of a block, and the bytes of a page where states and attention share one size."""
+        recurrent = [entry.layer for entry in self.layers if isinstance(entry.layer, Recurrent)]
+        return self._hybrid_block(recurrent[0]) if recurrent else (self._plain_block(), 0)
 
     def _draft(self) -> tuple[LayerCount, ...]:
         if not self.request.num_speculative_tokens:
@@ -167,7 +202,7 @@ class _Builder:
             if getattr(request, name) < 1:
                 raise KvUnsupportedError(f"{name} is {getattr(request, name)}; expected 1 or more.")
         if self.geometry.attention_heads % self.tp:
-            raise KvUnsupportedError(
+            raise KvIndivisibleError(
                 f"tensor_parallel_size {self.tp} does not divide the model's {self.geometry.attention_heads} heads."
             )
         kinds = {entry.layer.kind for entry in self.layers}
@@ -304,7 +339,7 @@ class _Builder:
 
     def _heads(self, kv_heads: int) -> int:
         if max(kv_heads, self.tp) % min(kv_heads, self.tp):
-            raise KvUnsupportedError(f"{kv_heads} KV heads cannot be spread over {self.tp} ranks.")
+            raise KvIndivisibleError(f"{kv_heads} KV heads cannot be spread over {self.tp} ranks.")
         return max(1, kv_heads // self.tp)
 
     def _attention_bytes(self, layer: Attention) -> int:
@@ -343,7 +378,7 @@ class _Builder:
 
     def _share(self, value: int, what: str) -> int:
         if value % self.tp:
-            raise KvUnsupportedError(f"{value} {what} of a recurrent layer cannot be spread over {self.tp} ranks.")
+            raise KvIndivisibleError(f"{value} {what} of a recurrent layer cannot be spread over {self.tp} ranks.")
         return value // self.tp
 
     def _state_dtype(self, name: str, dtype: str) -> int:

@@ -30,6 +30,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_cache import (
 )
 from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import (
     GIB,
+    NO_CONFIG,
     Box,
     Instance,
     Number,
@@ -39,6 +40,10 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import (
 from ansible_collections.gb10.fleet.plugins.plugin_utils._roofline import roofline
 
 __all__ = ["PlanInputError", "plan_memory"]
+_NO_CHECKPOINT: t.Final = (
+    "Download the checkpoint, or put its JSON files into the folder that plan_checkpoints names; else state "
+    "kv_cache_memory_bytes for the model role, measured with its boot log."
+)
 
 
 def plan_memory(
@@ -175,19 +180,22 @@ class _Planner:
         need = needs_of(instance, self.box.platform, self._say)
         self._check_fraction(instance)
         layout = self._layout(instance)
+        self._check_pipeline(instance, layout)
         limit = self._limit(instance)
         kv_bytes = self._kv_bytes(instance, need, layout)
         largest: dict[str, int] = {}
-        if need is not None and kv_bytes is not None:
+        # What this rank keeps of the cache; less than it is asked for where another stage has more layers.
+        held = None if kv_bytes is None else layout.held(kv_bytes) if layout is not None else kv_bytes
+        if need is not None and held is not None and kv_bytes is not None:
             # Running never takes more than the highest point of the boot.
-            peak = need.hard_boot_peak(kv_bytes)
+            peak = need.hard_boot_peak(held)
             if peak > limit:
                 largest = _largest(instance, need, layout, limit, kv_bytes)
                 self._refuse(instance, peak, max(0, limit), largest)
         failed = self._errors() > before
         utilization = None
-        if not failed and need is not None and kv_bytes is not None:
-            utilization = self._utilization(instance, need.total(kv_bytes))
+        if not failed and need is not None and held is not None:
+            utilization = self._utilization(instance, need.total(held))
             failed = utilization is None
         result = {
             "name": instance.name,
@@ -199,11 +207,11 @@ class _Planner:
             "numbers": {},
         }
         if need is not None:
-            numbers = need.numbers(kv_bytes or 0)
+            numbers = need.numbers(held or 0)
             numbers.update(_kv_numbers(instance, layout, kv_bytes))
             numbers.update(roofline(instance, need.weights, layout, self.box.platform))
             result["numbers"] = {name: number.as_dict() for name, number in numbers.items()}
-        if failed or need is None or kv_bytes is None or utilization is None:
+        if failed or need is None or kv_bytes is None or held is None or utilization is None:
             return result
         result["flags"] = [
             "--kv-cache-memory-bytes",
@@ -211,8 +219,31 @@ class _Planner:
             "--gpu-memory-utilization",
             f"{utilization:g}",
         ]
-        self._account(instance, need, kv_bytes)
+        self._account(instance, need, held)
         return result
+
+    def _check_pipeline(self, instance: Instance, layout: KvLayout | None) -> None:
+        """Say where a stage of a pipeline is planned as if it held all layers, and refuses what vLLM would."""
+        if instance.partition_error:
+            self._say(
+                "PIPELINE_PARTITION_INVALID",
+                "error",
+                f"Instance {instance.name}: VLLM_PP_LAYER_PARTITION {instance.partition_error}; vLLM refuses to start.",
+                "vllm/distributed/utils.py of 0.32.0",
+                "Give each stage its number of layers, such as 31,30, or leave the variable out.",
+            )
+        elif instance.pipeline > 1:
+            unknown = [] if instance.measured_weights or instance.stage_weights is not None else ["weights"]
+            unknown += [] if layout is None or layout.stages else ["cache"]
+            if unknown:
+                self._say(
+                    "PIPELINE_STAGES_UNKNOWN",
+                    "info",
+                    f"Instance {instance.name}: {' and '.join(unknown)} of each rank are planned as if it held all "
+                    f"layers, and not 1 of {instance.pipeline} stages, which is more than it will.",
+                    "the checkpoint's headers do not tell what each layer is",
+                    "Download the checkpoint, so that its headers can be read, or state measured.weights_gib.",
+                )
 
     def _check_fraction(self, instance: Instance) -> None:
         if instance.utilization > self.limits.cap:
@@ -245,11 +276,12 @@ class _Planner:
     def _layout(self, instance: Instance) -> KvLayout | None:
         """Return the shape of the cache, or None with a finding where it is not known."""
         reason = instance.geometry_error
+        remedy = _NO_CHECKPOINT if reason == NO_CONFIG else ""
         if instance.geometry is not None:
             try:
                 layout = kv_layout(instance.geometry, instance.request)
             except KvUnsupportedError as exc:
-                reason = str(exc)
+                reason, remedy = str(exc), exc.remedy
             else:
                 if layout.note:
                     self._say("KV_RULES_STAND_IN", "info", f"Instance {instance.name}: {layout.note}")
@@ -272,7 +304,7 @@ class _Planner:
             "",
             "Read tokens and concurrency from its boot log."
             if pinned
-            else "State kv_cache_memory_bytes for the model role, measured with its boot log.",
+            else remedy or "State kv_cache_memory_bytes for the model role, measured with its boot log.",
         )
         return None
 
@@ -294,7 +326,7 @@ class _Planner:
             return None
         if instance.utilization:
             granted = math.floor(instance.utilization * self.box.total_bytes) - need.granted()
-            kv_bytes = max(0, granted) // layout.bytes_per_block * layout.bytes_per_block
+            kv_bytes = layout.from_own(max(0, granted))
             self._check_explicit(instance, layout, kv_bytes)
             return kv_bytes
         sequences = instance.kv_sequences or instance.max_num_seqs
@@ -402,19 +434,20 @@ def _largest(
     fixed = need.total(0)
     if instance.kv_bytes or layout is None:
         room = limit - max(fixed, need.hard_boot_peak(0))
+        room = layout.from_own(room) if layout is not None and layout.stages else room
         least = layout.minimum_bytes() if layout is not None else 1
         return {"kv_cache_memory_bytes": room} if least <= room < kv_bytes else {}
     sequences = instance.kv_sequences or instance.max_num_seqs
 
     def fits_length(length: int) -> bool:
-        return need.fits(_kv_for(layout, sequences, length), limit)
+        return need.fits(layout.held(_kv_for(layout, sequences, length)), limit)
 
     # What kv_sequences says wins over max_num_seqs, which then only the drafter's scratch depends on.
     key = "kv_sequences" if instance.kv_sequences else "max_num_seqs"
 
     def fits_sequences(count: int) -> bool:
         fewer = need if instance.kv_sequences else need.for_sequences(count)
-        return fewer.fits(_kv_for(layout, count), limit)
+        return fewer.fits(layout.held(_kv_for(layout, count)), limit)
 
     largest = {}
     if length := _search(fits_length, instance.max_model_len - 1):
@@ -446,8 +479,15 @@ def _kv_numbers(instance: Instance, layout: KvLayout | None, kv_bytes: int | Non
     else:
         sequences = instance.kv_sequences or instance.max_num_seqs
         reason = f"{sequences} requests of {instance.max_model_len} tokens at a time, in whole blocks"
-    numbers = {"kv_cache": _bytes(kv_bytes, reason)}
     if layout is None:
+        return {"kv_cache": _bytes(kv_bytes, reason)}
+    if layout.stages:
+        reason += (
+            f"; what stage {layout.stage + 1} of {len(layout.stages)} holds of {_gib(kv_bytes)} for the fullest one"
+        )
+    numbers = {"kv_cache": _bytes(layout.held(kv_bytes), reason)}
+    if instance.pipeline > 1 and not layout.stages:
+        # How many tokens it holds is that of a rank with all layers, which there is none of.
         return numbers
     result = layout.fit(kv_bytes)
     version = f"vLLM {instance.vllm}"

@@ -17,7 +17,6 @@ import collections.abc as c
 import copy
 import dataclasses
 import difflib
-import ipaddress
 import re
 import typing as t
 
@@ -100,7 +99,7 @@ def _flag_names(value: dict[t.Any, t.Any]) -> Faults:
         elif plain == "hf_overrides" and (keys := _geometry_of(name, content)):
             what = f"changes {', '.join(keys)} of the checkpoint, which the plan reads from its config.json"
             yield (name,), what, "use a checkpoint whose config.json says so"
-    yield from _hidden_secrets(value)
+    yield from hidden_secrets(value)
 
 
 def _geometry_of(name: object, content: t.Any) -> list[str]:
@@ -124,18 +123,18 @@ def _environment(value: dict[t.Any, t.Any]) -> Faults:
         elif str(content) == "":
             what = f"sets {name} to an empty string, which is not the same as leaving it unset"
             yield path, what, "remove the line"
-    yield from _hidden_secrets(value)
+    yield from hidden_secrets(value)
 
 
-def _hidden_secrets(value: t.Any, path: schema.Path = ()) -> Faults:
+def hidden_secrets(value: t.Any, path: schema.Path = ()) -> Faults:
     """Yield what looks like a secret, or cannot be seen, at any depth; never the secret itself."""
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from _hidden_secrets(one, (*path, str(key)))
+            yield from hidden_secrets(one, (*path, str(key)))
         return
     if isinstance(value, list):
         for one in value:
-            yield from _hidden_secrets(one, path)
+            yield from hidden_secrets(one, path)
         return
     if not isinstance(value, str):
         return
@@ -146,7 +145,7 @@ def _hidden_secrets(value: t.Any, path: schema.Path = ()) -> Faults:
         what = f"has {name!r}, which looks like a secret and would be readable by everyone who may read the unit"
         yield path, what, "put it into vllm_server_secret_env"
     elif isinstance(inside := _vllm_cli.from_json(value), dict | list):
-        yield from _hidden_secrets(inside, path)
+        yield from hidden_secrets(inside, path)
 
 
 def _speculative(value: dict[t.Any, t.Any]) -> Faults:
@@ -154,7 +153,7 @@ def _speculative(value: dict[t.Any, t.Any]) -> Faults:
         yield (), "is empty, and vLLM dies of that", "leave it out, or write {method: mtp, num_speculative_tokens: 2}"
     for key, what, remedy in _speculation.faults(value):
         yield (key,), what, remedy
-    yield from _hidden_secrets(value)
+    yield from hidden_secrets(value)
 
 
 _MEASURED: t.Final = ("weights_gib", "overhead_gib", "boot_peak_gib")
@@ -303,86 +302,6 @@ ENTRY: t.Final[c.Mapping[str, schema.Kind]] = {
         remedy="it becomes the name of a systemd unit and a container: vllm-<name>",
     ),
 }
-
-
-def _seconds(example: str) -> schema.Kind:
-    return schema.whole(example, low=1, high=7 * 24 * 3600)
-
-
-def _not_an_address(value: str) -> str | None:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        return "is not an IPv4 or IPv6 address of the box"
-    return None
-
-
-# The role's own variables that are worth a look before a box is asked. Secrets are checked, and never shown.
-_SETTINGS: t.Final[c.Mapping[str, schema.Kind]] = {
-    "vllm_server_gpu": schema.text("auto", pattern="auto|cdi|none", meaning="one of auto, cdi, none"),
-    "vllm_server_boot_timeout": _seconds("1800"),
-    "vllm_server_gate_timeout": _seconds("240"),
-    "vllm_server_stop_timeout": _seconds("60"),
-    "vllm_server_restart_delay": _seconds("10"),
-    "vllm_server_probe_timeout": _seconds("120"),
-    "vllm_server_keep_generations": schema.whole("3", low=1, high=100),
-    "vllm_server_start_limit_burst": schema.whole("3", low=1, high=100),
-    "vllm_server_liveness": schema.Kind(name="true or false", types=(bool,), example="true"),
-    "vllm_server_liveness_period": schema.whole("300", low=15, high=86400),
-    "vllm_server_liveness_restarts": schema.whole("3", low=1, high=100),
-    "vllm_server_liveness_window": _seconds("21600"),
-    "vllm_server_host_reserve_bytes": schema.whole("8589934592", low=0, high=2**50),
-    "vllm_server_listen_address": schema.Kind(
-        name="a string", types=(str,), example="127.0.0.1", check=_not_an_address
-    ),
-}
-# Names that these are taken for by a slip of the finger; nothing else reads them.
-_TOP: t.Final = ("model_roles", "model_catalogue")
-_NOT_OURS: t.Final = "model_store_"
-_SECRET_SETTINGS: t.Final = ("vllm_server_hf_token", "vllm_server_api_key")
-
-
-def misspelt(names: c.Iterable[str], settings: c.Collection[str]) -> c.Iterator[Problem]:
-    """Yield the variables of a box that nothing reads, but that look like one that the collection reads."""
-    for name in names:
-        known = settings if name.startswith("vllm_server_") else () if name.startswith(_NOT_OURS) else _TOP
-        like = [] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-        if like and name.startswith(("vllm_server_", "model_")):
-            yield Problem((name,), "nothing reads this variable", f"did you mean {like[0]}?", name)
-
-
-def settings_problems(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
-    """Yield what is wrong with the variables of the role vllm_server in a box's inventory."""
-    for name, kind in _SETTINGS.items():
-        given = variables.get(name)
-        if given is not None and not _readable_text(given, kind):
-            yield from schema.problems(given, kind, (name,))
-    for name in _SECRET_SETTINGS:
-        if name in variables and not _one_line(variables[name]):
-            yield Problem((name,), "it is not one line of text", "put the secret itself there, in quotes", name)
-    secrets = variables.get("vllm_server_secret_env", {})
-    if not isinstance(secrets, dict):
-        yield Problem(("vllm_server_secret_env",), "it is not a mapping", "write it like this: {NAME: secret}", secrets)
-        return
-    for name, value in secrets.items():
-        path = ("vllm_server_secret_env", str(name))
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name), re.ASCII):
-            yield Problem(
-                path, "it is not the name of an environment variable", "use letters, digits, underscores", name
-            )
-        elif not _one_line(value):
-            yield Problem(path, "it is not one line of text", "put the secret itself there, in quotes", name)
-
-
-def _readable_text(given: object, kind: schema.Kind) -> bool:
-    """Whether this comes from the command line (-e) as text, of which the role makes a number or a truth value."""
-    if not isinstance(given, str):
-        return False
-    return (int in kind.types and given.isdigit()) or (bool in kind.types and given.lower() in {"true", "false"})
-
-
-def _one_line(value: object) -> bool:
-    return isinstance(value, str) and not schema.control_character(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,9 +20,12 @@ from ansible_collections.gb10.fleet.plugins.module_utils._model_geometry import 
 from ansible_collections.gb10.fleet.plugins.module_utils._model_layers import LayerCount
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _speculation
 from ansible_collections.gb10.fleet.plugins.plugin_utils._kv_cache import KvRequest
+from ansible_collections.gb10.fleet.plugins.plugin_utils._pipeline import PartitionError, WeightParts, partition
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import kind_of
 
 GIB = 1 << 30
+# Why there is no geometry of a checkpoint that nobody has read.
+NO_CONFIG = "neither its config.json (config) nor what checkpoint_info says of it (geometry) is known."
 
 
 class PlanInputError(ValueError):
@@ -197,6 +200,20 @@ class Instance:
     utilization: float
     request: KvRequest
     peers: tuple[Box, ...]
+    # How many stages a pipeline has, the weights by stage where the checkpoint's headers tell, and what is wrong with
+    # layers that were dealt out by hand.
+    pipeline: int = 1
+    weight_parts: WeightParts | None = None
+    partition_error: str = ""
+
+    @property
+    def stage_weights(self) -> int | None:
+        """Return the bytes of the weights on this rank's stage, over all its ranks; None where nobody can tell."""
+        counts = self.request.stage_layers
+        if self.weight_parts is None or len(self.weight_parts.layers) != sum(counts):
+            return None
+        drafts = bool(self.speculative.tokens) and self.speculative.method != "ngram"
+        return self.weight_parts.of_stage(counts, self.request.stage, drafts=drafts)
 
     @classmethod
     def read(cls, data: t.Any, index: int, platform: str) -> Instance:
@@ -216,12 +233,17 @@ class Instance:
         length = _whole(fields, "max_model_len", where)
         if sequences < 1 or length < 1:
             raise PlanInputError(f"{where}: max_model_len and max_num_seqs must be 1 or more.")
+        tensor = _whole(fields, "tensor_parallel_size", where, default=1) or 1
+        pipeline = _whole(fields, "pipeline_parallel_size", where, default=1) or 1
+        parts = _weight_parts(fields, where) if pipeline > 1 else None
+        layers = geometry.num_layers if geometry is not None else len(parts.layers) if parts is not None else 0
+        stage_layers, partition_error = _stages(layers, pipeline, str(fields.get("layer_partition") or ""))
         request = KvRequest(
             vllm=str(fields.get("vllm") or ""),
             max_model_len=length,
             max_num_batched_tokens=batched,
             kv_cache_dtype=str(fields.get("kv_cache_dtype") or "auto"),
-            tensor_parallel_size=_whole(fields, "tensor_parallel_size", where, default=1) or 1,
+            tensor_parallel_size=tensor,
             num_speculative_tokens=speculative.tokens,
             prefix_caching=bool(fields.get("prefix_caching", True)),
             mamba_cache_dtype=str(fields.get("mamba_cache_dtype") or "auto"),
@@ -231,6 +253,9 @@ class Instance:
             gdn_prefill_backend=str(fields.get("gdn_prefill_backend") or "auto"),
             platform=platform,
             draft=speculative.draft,
+            stage_layers=stage_layers,
+            # Ranks are numbered through the first stage, then the next one (vllm/distributed/parallel_state.py).
+            stage=min(_whole(fields, "node_rank", where, default=0) // tensor, pipeline - 1) if stage_layers else 0,
         )
         utilization = fields.get("gpu_memory_utilization")
         if utilization is not None and not (
@@ -267,7 +292,30 @@ class Instance:
             utilization=float(utilization or 0),
             request=request,
             peers=tuple(Box.read(peer) for peer in peers),
+            pipeline=pipeline,
+            weight_parts=parts,
+            partition_error=partition_error,
         )
+
+
+def _stages(layers: int, pipeline: int, by_hand: str) -> tuple[tuple[int, ...], str]:
+    """Return the number of layers of each stage, none where that is not known or nothing is dealt out."""
+    if pipeline == 1 or layers < pipeline:
+        return (), ""
+    try:
+        return partition(layers, pipeline, by_hand), ""
+    except PartitionError as error:
+        return (), str(error)
+
+
+def _weight_parts(fields: t.Mapping[str, t.Any], where: str) -> WeightParts | None:
+    """Return the weights by what decides on their stage; None where the headers do not tell."""
+    layers = fields.get("layer_bytes") or []
+    total = _whole(fields, "weights_bytes", where, default=0)
+    if not isinstance(layers, list) or not layers or not total:
+        return None
+    parts = _mapping(fields.get("part_bytes") or {}, f"{where}: part_bytes")
+    return WeightParts.read([int(one) for one in layers], parts, total, tied=bool(fields.get("lm_head_tied")))
 
 
 def _geometry_or_error(fields: t.Mapping[str, t.Any], where: str) -> tuple[ModelGeometry | None, str]:
@@ -278,7 +326,7 @@ def _geometry_or_error(fields: t.Mapping[str, t.Any], where: str) -> tuple[Model
             return _geometry(fields["config"], f"{where}: config", fields.get("hf_quant_config")), ""
     except GeometryError as exc:
         return None, str(exc)
-    return None, "neither config (a parsed config.json) nor geometry (of checkpoint_info) was given."
+    return None, NO_CONFIG
 
 
 def _geometry(data: t.Any, where: str, hf_quant_config: t.Any = None) -> ModelGeometry:

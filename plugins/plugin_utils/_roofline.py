@@ -23,6 +23,10 @@ def roofline(instance: Instance, weights: int, layout: KvLayout | None, platform
     """Return the weights read per token and the ceilings of tokens per second that follow; {} where not known."""
     fact = facts()["platforms"][platform]
     bandwidth = fact["bandwidth_bytes_per_s"]
+    # A token passes all stages of a pipeline, one after the other.
+    if instance.pipeline > 1:
+        ranks = instance.request.tensor_parallel_size
+        weights = instance.pipeline * weights if instance.measured_weights else -(-instance.weights_bytes // ranks)
     active = _active_bytes(instance, weights)
     if not bandwidth or active is None:
         return {}
@@ -38,7 +42,7 @@ def roofline(instance: Instance, weights: int, layout: KvLayout | None, platform
     }
     if layout is not None:
         # What a full context holds is read again for each token of it.
-        cache = layout.blocks_per_request * layout.bytes_per_block
+        cache = layout.blocks_per_request * layout.pool.bytes_per_block
         numbers["decode_ceiling_full_context"] = Number(
             round(bandwidth / (value + cache), 1),
             "tokens/s",

@@ -170,6 +170,8 @@ def nearest(name: str, known: c.Iterable[str]) -> str:
     """Return advice for a name that is not known: the names like it, or all where none is like it."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    # Half a name is less like the whole than a slip of the finger: role for model_role.
+    close = close or [one for one in names if name and name in re.split(r"[^A-Za-z0-9]", one)][:3]
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"the known ones are {', '.join(names)}" if names else "none is known here"

@@ -6,7 +6,8 @@
 
 A serving group is an inventory group with ``serving_group: {model_role: ..., tensor_parallel_size: 2}`` in its
 group_vars. This file finds the group of a box and makes the instance of its rank, or names everything that is wrong
-with it. It is pure: no host, no file, no clock.
+with it. Where a rank is reached and what it talks over comes from the fabric of its box; ``serving_address``,
+``serving_env`` and ``serving_devices`` of a box override that. It is pure: no host, no file, no clock.
 
 Note that this plugin util is private to the collection and can change without notice.
 """
@@ -19,8 +20,12 @@ import ipaddress
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_rank as fabrics
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _model_roles as model_roles
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import FabricInputError
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_sentence import problem_of
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 
 _MASTER_PORT: t.Final = 29501
@@ -32,6 +37,17 @@ _HEARTBEAT_S: t.Final = 15
 LEAST_STOP_S: t.Final = 20
 # What a box's own variables may say of its rank.
 BOX_KEYS: t.Final = ("serving_address", "serving_env", "serving_devices")
+# How a box of a fabric may turn out when it is looked at, and why its rank cannot start then.
+_NOT_THERE: t.Final = {
+    "pending": (
+        "{box} of the group {group} has no cable with a link yet, so no other rank can reach it",
+        "plug the cable in and reboot the boxes with it in place, or write serving_address into host_vars of {box}",
+    ),
+    "unobserved": (
+        "the fabric of {box}, of the group {group}, could not be read, so its interfaces are not known",
+        "see what fabric_info says on that box, or write serving_address and serving_env into its host_vars",
+    ),
+}
 # Environment that names something of one box: for a whole group it would be wrong on all others.
 _ONE_BOX: t.Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES")
 _PLACEHOLDER: t.Final = re.compile(r"[Xx]s[Yy]f[Zz]|<[^>]*>|roce-ip")
@@ -74,13 +90,71 @@ class Fleet:
     """What the inventory says of all boxes.
 
     ``declared`` holds the ``serving_group`` of the boxes that have one, ``groups`` the boxes of every inventory group,
-    ``addresses`` the ``serving_address`` by box, ``playing`` the boxes of this run.
+    ``addresses`` the ``serving_address`` by box and ``environments`` its ``serving_env``, ``playing`` the boxes of this
+    run. ``fabrics`` has the ``fabric`` by box, ``hosts`` what Ansible connects to, ``observed`` what fabric_info
+    returned. ``looked`` says that the boxes were looked at, so that what is not known by now is missing; ``trial``
+    that nothing is going to be done with the answer.
     """
 
     declared: c.Mapping[str, Declared]
     groups: c.Mapping[str, c.Sequence[str]]
     addresses: c.Mapping[str, object]
     playing: c.Sequence[str]
+    environments: c.Mapping[str, object] = dataclasses.field(default_factory=dict)
+    fabrics: c.Mapping[str, object] = dataclasses.field(default_factory=dict)
+    hosts: c.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
+    observed: c.Mapping[str, c.Mapping[str, t.Any]] = dataclasses.field(default_factory=dict)
+    looked: bool = False
+    trial: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shares:
+    """What the fabrics give to the boxes of a group that have one, and what speaks against that."""
+
+    by_box: c.Mapping[str, fabrics.Share]
+    problems: tuple[Problem, ...] = ()
+
+
+def shares_of(group: Group, fleet: Fleet) -> Shares:
+    """Return what the boxes of a group get from their fabric."""
+    given = {box: fabric for box in group.boxes if (fabric := fleet.fabrics.get(box))}
+    different: list[tuple[object, list[str]]] = []
+    for box, fabric in given.items():
+        known = next((boxes for other, boxes in different if other == fabric), None)
+        if known is None:
+            different.append((fabric, [box]))
+        else:
+            known.append(box)
+    by_box: dict[str, fabrics.Share] = {}
+    found: list[Problem] = []
+    for fabric, boxes in different:
+        try:
+            planned = fabrics.shares_of(fabric, fleet.observed, fleet.hosts)
+        except FabricInputError as error:
+            found += error.problems
+            continue
+        mine = {box: share for box in boxes if (share := planned.shares.get(box))}
+        by_box |= mine
+        # A group that says all by hand is not held to a fabric that cannot be set up.
+        if any(fleet.addresses.get(box) is None for box in mine):
+            found += _refused(planned.errors, fabric, fleet)
+    leaning = [boxes for _fabric, boxes in different if any(fleet.addresses.get(box) is None for box in boxes)]
+    if not found and leaning and len(different) > 1:
+        what = (
+            f"its boxes are in different fabrics ({'; '.join(', '.join(boxes) for _one, boxes in different)}), "
+            "and nothing says that one reaches the other"
+        )
+        remedy = "put them into one fabric (topology: switch or ring), or write serving_address into each host_vars"
+        found.append(Problem(("serving_group",), f"{group.name}: {what}", remedy, group.value))
+    return Shares(by_box, tuple(found))
+
+
+def _refused(errors: c.Iterable[Finding], fabric: object, fleet: Fleet) -> c.Iterator[Problem]:
+    for one in errors:
+        # The role fabric loads the driver that makes them; a trial run loads nothing.
+        if not (fleet.trial and one.id == "INFINIBAND_DEVICES_MISSING"):
+            yield problem_of(one, fabric)
 
 
 def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:
@@ -104,7 +178,7 @@ def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:
             what = f"{strangers[0]}, a box of the group {name}, is in another serving group as well"
             remedy = "a box is a rank of one group; take it out of one of them"
             return None, [Problem(("serving_group",), what, remedy, mine.value)]
-    what = f"it reaches {', '.join(sorted(same))}, which are not the boxes of one group of the inventory"
+    what = f"no group of the inventory has just the boxes that it reaches: {', '.join(sorted(same))}"
     remedy = "put it into the group_vars of a group that holds exactly the boxes of its ranks"
     return None, [Problem(("serving_group",), what, remedy, mine.value)]
 
@@ -127,16 +201,23 @@ def group_problems(group: Group, catalogue: c.Mapping[str, t.Any], fleet: Fleet)
     yield from _size_problems(group, value, catalogue[role])
     ranks = value.get("ranks", list(group.boxes))
     if sorted(ranks) != sorted(group.boxes):
-        what = f"it names {', '.join(ranks)}, and the boxes of the group are {', '.join(group.boxes)}"
+        what = f"it names {', '.join(ranks) or 'no box'}, and the boxes of the group are {', '.join(group.boxes)}"
         yield Problem((*path, "ranks"), what, "name every box of the group once, the head first", ranks)
-    left = [box for box in group.boxes if box not in fleet.playing]
+    outside = [box for box in group.boxes if box not in fleet.groups.get("sparks", group.boxes)]
+    left = [box for box in group.boxes if box not in fleet.playing and box not in outside]
+    if outside:
+        what = f"{', '.join(outside)} of the group {group.name} is not in the group sparks, which the playbooks run on"
+        yield Problem(path, what, "add it there, or take it out of this group", value)
     if left:
         what = (
             f"{', '.join(left)} of the group {group.name} "
             f"{'is' if len(left) == 1 else 'are'} not in this run, and its ranks start and stop together only"
         )
         yield Problem(path, what, f"run it for the whole group: -l {group.name}", value)
-    yield from _address_problems(group, fleet)
+    if len(group.boxes) == 1:
+        return  # How a box reaches itself is nobody's question.
+    shares = shares_of(group, fleet)
+    yield from shares.problems or _address_problems(group, fleet, shares.by_box)
 
 
 _EXAMPLE: t.Final = "{model_role: coordinator, tensor_parallel_size: 2}"
@@ -168,14 +249,34 @@ def _size_problems(
         yield Problem(path, what, "make the two numbers equal: change the sizes, or the boxes of the group", value)
 
 
-def _address_problems(group: Group, fleet: Fleet) -> c.Iterator[Problem]:
+def _address_problems(group: Group, fleet: Fleet, shares: c.Mapping[str, fabrics.Share]) -> c.Iterator[Problem]:
+    if not shares and not any(fleet.addresses.get(box) for box in group.boxes):
+        what = (
+            f"nothing says where the ranks of the group {group.name} reach each other: {', '.join(group.boxes)} have "
+            "neither a fabric nor a serving_address"
+        )
+        topology = "" if len(group.boxes) == 2 else "topology: switch, "
+        remedy = (
+            f"put fabric: {{{topology}members: [{', '.join(group.boxes)}]}} into the group_vars of {group.name} "
+            "(docs/fabric.md), or serving_address into the host_vars of each box"
+        )
+        yield Problem(("serving_group",), what, remedy, group.value)
+        return
     seen: dict[str, str] = {}
+    yield from _families(group, fleet, shares)
     for box in group.boxes:
         given = fleet.addresses.get(box)
+        share = shares.get(box)
+        if given is None and share is not None:
+            yield from _share_problems(group, share, fleet)
+            if share.address:
+                yield from _taken(box, share.address, None, seen)
+            continue
         path = ("serving_address",)
         remedy = f"put the address of its fabric interface into host_vars of {box}, such as 192.168.100.11"
         if given is None:
-            yield Problem(path, f"{box} of the group {group.name} does not say where its rank is reached", remedy)
+            what = f"{box} of the group {group.name} does not say where its rank is reached"
+            yield Problem(path, f"{what}, and no fabric has it for a member", f"name it in fabric.members, or {remedy}")
             continue
         try:
             address = ipaddress.ip_address(given if isinstance(given, str) else "")
@@ -184,10 +285,47 @@ def _address_problems(group: Group, fleet: Fleet) -> c.Iterator[Problem]:
             continue
         if address.is_loopback or address.is_unspecified or address.is_multicast:
             yield Problem(path, f"{address} of {box} cannot be reached from another box", remedy, given)
-        elif str(address) in seen:
-            what = f"{box} and {seen[str(address)]} both have {address}"
-            yield Problem(path, what, "give each box the address of its own interface", given)
-        seen.setdefault(str(address), box)
+        else:
+            yield from _taken(box, str(address), given, seen)
+
+
+def _families(group: Group, fleet: Fleet, shares: c.Mapping[str, fabrics.Share]) -> c.Iterator[Problem]:
+    """Yield that a rank has an IPv6 address where the others have IPv4, so that it cannot reach them from there."""
+    versions: dict[int, str] = {}
+    for box in group.boxes:
+        given = fleet.addresses.get(box)
+        text = given if given is not None else shares[box].address if box in shares else ""
+        try:
+            version = ipaddress.ip_address(text if isinstance(text, str) else "").version
+        except ValueError:
+            continue
+        other = next((one for known, one in versions.items() if known != version), None)
+        if other is not None:
+            what = f"{text} of {box} is IPv{version}, and {other} has no such address"
+            yield Problem(("serving_address",), what, "give all boxes of the group addresses of one kind", given)
+            return
+        versions.setdefault(version, box)
+
+
+def _taken(box: str, address: str, given: object, seen: dict[str, str]) -> c.Iterator[Problem]:
+    if address in seen:
+        what = f"{box} and {seen[address]} both have {address}"
+        yield Problem(("serving_address",), what, "give each box the address of its own interface", given)
+    seen.setdefault(address, box)
+
+
+def _share_problems(group: Group, share: fabrics.Share, fleet: Fleet) -> c.Iterator[Problem]:
+    """Yield what is still not known of a box that was looked at, and that its rank cannot start without."""
+    path = ("serving_address",)
+    if fleet.looked and share.state in _NOT_THERE and not (fleet.trial and share.state == "unobserved"):
+        what, remedy = (text.format(box=share.box, group=group.name) for text in _NOT_THERE[share.state])
+        yield Problem(path, what, remedy)
+    elif fleet.looked and not fleet.trial and not share.address:
+        what = (
+            f"the ranks of a ring meet over the management network, and {share.box} of the group {group.name} shows no "
+            "IPv4 address there"
+        )
+        yield Problem(path, what, f"write its address there as serving_address into host_vars of {share.box}")
 
 
 def rank_problems(box: str, group: Group, variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
@@ -195,7 +333,7 @@ def rank_problems(box: str, group: Group, variables: c.Mapping[str, t.Any]) -> c
     env = variables.get("serving_env", {})
     yield from schema.problems(env, model_roles.MODEL_ROLE["env"], ("serving_env",))
     devices = variables.get("serving_devices", [])
-    device = schema.text("/dev/infiniband", pattern=r"/dev/[\w./-]+", meaning="a path in /dev")
+    device = schema.text("/dev/infiniband", pattern=r"/dev(?:/(?!\.\.?(?:/|$))[\w.-]+)+", meaning="a path in /dev")
     yield from schema.problems(devices, schema.sequence("[/dev/infiniband]", device), ("serving_devices",))
     for name, value in env.items() if isinstance(env, dict) else ():
         if name == "VLLM_HOST_IP":
@@ -212,7 +350,10 @@ def rank_problems(box: str, group: Group, variables: c.Mapping[str, t.Any]) -> c
 def instance_of(
     box: str, group: Group, catalogue: c.Mapping[str, t.Any], fleet: Fleet, variables: c.Mapping[str, t.Any]
 ) -> tuple[dict[str, t.Any], list[Problem]]:
-    """Return the complete instance of a box's rank, or what is still wrong with it."""
+    """Return the complete instance of a box's rank, or what is still wrong with it.
+
+    Before the boxes of a fabric were looked at, what only they can tell is not in it.
+    """
     value = t.cast("dict[str, t.Any]", group.value)
     path: schema.Path = ("serving_group",)
     entry = {key: one for key, one in value.items() if key not in _OWN_KEYS}
@@ -222,18 +363,23 @@ def instance_of(
     boxes = [str(one) for one in value.get("ranks", group.boxes)]
     tensor, pipeline = sizes(value, catalogue[value["model_role"]], len(boxes))
     rank = boxes.index(box)
-    addresses = {one: str(ipaddress.ip_address(str(fleet.addresses[one]))) for one in boxes}
+    shares = shares_of(group, fleet).by_box
+    addresses = {one: _address(one, fleet, shares) for one in boxes}
     own_env = {str(name): one for name, one in variables.get("serving_env", {}).items()}
+    given = variables.get("serving_devices")
+    container = shares[box].container if box in shares else {}
     instance |= {
         "tensor_parallel_size": tensor,
         "nodes": len(boxes),
         "nnodes": len(boxes),
         "node_rank": rank,
-        "master_addr": addresses[boxes[0]],
         "master_port": value.get("master_port", _MASTER_PORT),
-        "env": {**instance["env"], **own_env, "VLLM_HOST_IP": addresses[box]},
-        "box_env": sorted({*own_env, "VLLM_HOST_IP"}),
-        "devices": list(variables.get("serving_devices", [])),
+        # What the inventory says for all boxes is meant; of a box's own names it may say nothing (see _own_problems).
+        "env": {**_environment(box, shares), **instance["env"], **own_env, **_host_ip(addresses[box])},
+        "box_env": _box_env(boxes, fleet, shares),
+        "devices": list(container.get("devices", ()) if given is None else given),
+        "ulimits": dict(container.get("ulimits", {})),
+        "capabilities": list(container.get("capabilities", ())),
         "serving_group": {
             "name": group.name,
             "rank": rank,
@@ -243,11 +389,68 @@ def instance_of(
             "heartbeat_seconds": value.get("heartbeat_seconds", _HEARTBEAT_S),
         },
     }
+    if box in shares:
+        instance["fabric_state"] = shares[box].state
+    if addresses[boxes[0]]:
+        instance["master_addr"] = addresses[boxes[0]]
     if pipeline > 1:
         instance["pipeline_parallel_size"] = pipeline
     if rank:
         instance["headless"] = True
     return instance, found
+
+
+def _address(box: str, fleet: Fleet, shares: c.Mapping[str, fabrics.Share]) -> str:
+    """Return where a box is reached: as its inventory says, else by its fabric; empty where that is not known yet."""
+    if (given := fleet.addresses.get(box)) is not None:
+        return str(ipaddress.ip_address(str(given)))
+    return shares[box].address if box in shares else ""
+
+
+def _host_ip(address: str) -> dict[str, str]:
+    return {"VLLM_HOST_IP": address} if address else {}
+
+
+def _environment(box: str, shares: c.Mapping[str, fabrics.Share]) -> dict[str, t.Any]:
+    return dict(shares[box].environment) if box in shares else {}
+
+
+def _box_env(boxes: c.Sequence[str], fleet: Fleet, shares: c.Mapping[str, fabrics.Share]) -> list[str]:
+    """Return the variables that need not be the same on all boxes, which is the same list on each of them.
+
+    By everything else the ranks see that they were deployed alike before they start together.
+    """
+    names = {"VLLM_HOST_IP"}
+    for box in boxes:
+        own = fleet.environments.get(box)
+        names |= {str(name) for name in own} if isinstance(own, dict) else set()
+    planned = [_environment(box, shares) for box in boxes]
+    every = {name for one in planned for name in one}
+    return sorted(names | {name for name in every if len({one.get(name) for one in planned}) > 1})
+
+
+def contradictions(
+    box: str, group: Group, fleet: Fleet, instance: c.Mapping[str, t.Any], variables: c.Mapping[str, t.Any]
+) -> list[tuple[schema.Path, Finding]]:
+    """Return what the inventory of a box, or of its group, has against the fabric of the box, by its keys."""
+    share = shares_of(group, fleet).by_box.get(box)
+    if share is None:
+        return []
+    own = variables.get("serving_env", {})
+    own = own if isinstance(own, dict) else {}
+    # Whatever is in the environment and differs from the fabric was written by somebody.
+    wrote = {
+        name: one
+        for name, one in instance["env"].items()
+        if name != "VLLM_HOST_IP" and (name in own or share.environment.get(name) != one)
+    }
+    address = fleet.addresses.get(box)
+    given = variables.get("serving_devices")
+    found = fabrics.contradictions(share, "" if address is None else _address(box, fleet, {}), wrote, given)
+    return [
+        (path if path[0] != "serving_env" or path[1] in own else ("serving_group", "env", path[1]), one)
+        for path, one in found
+    ]
 
 
 def _own_problems(instance: c.Mapping[str, t.Any], value: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
@@ -257,6 +460,9 @@ def _own_problems(instance: c.Mapping[str, t.Any], value: c.Mapping[str, t.Any])
         what = f"distributed_executor_backend is {backend!r}, and groups are served by vLLM's own mp executor only"
         remedy = "leave it out: mp needs no Ray in the image, and no cluster that outlives an engine"
         yield Problem(("serving_group", "args"), what, remedy, value)
+    if "VLLM_HOST_IP" in instance["env"]:
+        what = "env sets VLLM_HOST_IP, which is another one on every box and is written by the collection"
+        yield Problem(("serving_group", "env"), what, "write serving_address into the host_vars of each box", value)
     for name in _ONE_BOX:
         if name in instance["env"]:
             what = f"env sets {name} for all boxes, and interfaces are named by each box itself"

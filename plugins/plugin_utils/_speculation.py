@@ -10,6 +10,7 @@ Note that this plugin util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import difflib
 import re
 import typing as t
 
@@ -48,7 +49,9 @@ def lacks(speculative: c.Mapping[str, t.Any]) -> c.Iterator[tuple[str, str, str]
     if method != "suffix" and speculative.get("num_speculative_tokens") is None:
         yield "num_speculative_tokens", "the plan counts them, and vLLM does not start without", "3"
     if needs_model(str(method)) and not speculative.get("model"):
-        yield "model", f"{method} drafts with a model of its own", "owner/drafter"
+        like = difflib.get_close_matches(str(method), ("mtp", *_NO_DRAFTER), n=1, cutoff=0.7)
+        meant = f", unless {like[0]} is meant" if like else ""
+        yield "model", f"{method} drafts with a model of its own{meant}", "owner/drafter"
     elif drafter(speculative) and not _COMMIT.fullmatch(str(speculative.get("revision", ""))):
         yield "revision", "the drafter is downloaded by commit, as the checkpoint is", "<40 hex digits>"
 

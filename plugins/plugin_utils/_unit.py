@@ -79,10 +79,14 @@ def docker_run(
     argv = ["/usr/bin/docker", "run", f"--name=vllm-{name}", "--pull=never", "--log-driver=none"]
     # Host network and IPC: NCCL, shared memory and the readiness probe on 127.0.0.1 need them.
     argv += ["--network=host", "--ipc=host", f"--stop-timeout={layout.stop_timeout_s}"]
+    ulimits = dict(instance.get("ulimits", {}))
     if layout.gpu == "cdi":
         # CUDA pins host memory, which the default limit would not allow.
-        argv += ["--device=nvidia.com/gpu=all", "--ulimit=memlock=-1", "--ulimit=stack=67108864"]
+        argv.append("--device=nvidia.com/gpu=all")
+        ulimits = {"memlock": "-1", "stack": "67108864"} | ulimits
+    argv += [f"--ulimit={name}={value}" for name, value in ulimits.items()]
     argv += [f"--device={path}" for path in instance.get("devices", [])]
+    argv += [f"--cap-add={name}" for name in instance.get("capabilities", [])]
     argv += [f"--label={key}={value}" for key, value in sorted(labels.items())]
     if layout.secrets:
         argv += [f"--env-file={secrets_file(instance, layout)}"]

@@ -33,11 +33,18 @@ container_runtime_docker_packages: [docker.io, docker-cli]
 """
 
 
-def run(playbook: str = "playbooks/driver.yml", *, serves: str = "", check: bool = False, **extra: t.Any) -> kit.Run:
+def run(
+    playbook: str = "playbooks/driver.yml",
+    *,
+    serves: str = "",
+    check: bool = False,
+    tags: c.Sequence[str] = (),
+    **extra: t.Any,
+) -> kit.Run:
     """Run a playbook on the box, which serves a model role or nothing, with variables beside those of its inventory."""
     with tempfile.TemporaryDirectory(prefix="gb10-fleet-driver-") as folder:
         inventory = _inventory(pathlib.Path(folder), serves)
-        return kit.play(limit=BOX, inventory=inventory, playbook=playbook, check=check, extra=extra)
+        return kit.play(limit=BOX, inventory=inventory, playbook=playbook, check=check, tags=tags, extra=extra)
 
 
 def kill_a_run_once(ready: c.Callable[[], bool], **extra: t.Any) -> None:

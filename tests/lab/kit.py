@@ -58,18 +58,20 @@ def play(
     inventory: pathlib.Path = CHECKOUT / "inventories" / "lab",
     playbook: str = "site.yml",
     check: bool = False,
+    tags: c.Sequence[str] = (),
     verbosity: int = 0,
     extra: c.Mapping[str, t.Any] | None = None,
     env: c.Mapping[str, str] | None = None,
 ) -> Run:
     """Run a playbook through ansible-runner, as the command line would."""
+    words = (["--check", "--diff"] if check else []) + (["--tags", ",".join(tags)] if tags else [])
     with tempfile.TemporaryDirectory(prefix="gb10-fleet-run-") as folder:
         runner = ansible_runner.run(
             private_data_dir=folder,
             playbook=str(CHECKOUT / playbook),
             inventory=str(inventory),
             limit=limit,
-            cmdline="--check --diff" if check else None,
+            cmdline=" ".join(words) or None,
             extravars=dict(extra or {}),
             verbosity=verbosity or None,
             envvars={
@@ -153,14 +155,18 @@ def answers(box: str, *, model: str, port: int = 8000, key: str = "") -> bool:
 
 
 def wait_for(condition: c.Callable[[], bool], *, seconds: float, what: str) -> float:
-    """Wait until a condition holds, and return how long it took."""
+    """Wait until a condition holds, and return how long it took.
+
+    A look at a box costs both ends more the busier they are, so it is paused for longer than the look took.
+    """
     started = time.monotonic()
-    while not condition():
-        waited = time.monotonic() - started
-        if waited > seconds:
+    while True:
+        looked = time.monotonic()
+        if condition():
+            return time.monotonic() - started
+        if time.monotonic() - started > seconds:
             raise AssertionError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.5)
-    return time.monotonic() - started
+        time.sleep(min(max(0.5, 2 * (time.monotonic() - looked)), 5))
 
 
 def unit(box: str, name: str) -> dict[str, str]:

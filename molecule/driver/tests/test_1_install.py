@@ -124,6 +124,19 @@ def test_nothing_is_left_for_a_second_run() -> None:
     assert run.count("changed", box.BOX) == 0
 
 
+def test_a_box_whose_packages_somebody_changes_is_not_rebooted() -> None:
+    boot = box.boot_id()
+    with box.lock():
+        pid = box.ask("systemctl show --property=MainPID --value lab-lock")
+        run = box.run(nvidia_driver_allow_reboot=True, nvidia_driver_lock_timeout=5)
+    assert run.status == "failed"
+    # There was nothing to install, so nobody waited for that.
+    assert run.count("changed", box.BOX) == 0
+    assert "goes on serving" in run.failures[-1]
+    assert f"[DPKG_BUSY] another program changes packages: process {pid}" in run.failures[-1]
+    assert box.boot_id() == boot
+
+
 def test_a_reboot_that_does_not_happen_is_noticed() -> None:
     boot = box.boot_id()
     box.ask("mv /usr/sbin/shutdown /usr/sbin/shutdown.away && ln -s /bin/true /usr/sbin/shutdown")

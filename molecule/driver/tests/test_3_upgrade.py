@@ -80,9 +80,9 @@ def test_a_hold_of_somebody_else_is_named_and_kept() -> None:
 
 @pytest.mark.usefixtures("untouched")
 def test_a_version_that_apt_does_not_have_is_refused() -> None:
-    run = box.run(nvidia_driver_version="590.48.01")
+    run = box.run(nvidia_driver_version="580.48.01")
     assert run.status == "failed"
-    assert "apt has no nvidia-driver-580-open 590.48.01" in run.failures[0]
+    assert "apt has no nvidia-driver-580-open 580.48.01" in run.failures[0]
 
 
 def test_an_upgrade_outlives_a_killed_run_and_takes_kernel_and_driver_together() -> None:

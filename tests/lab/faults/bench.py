@@ -13,7 +13,6 @@ import http.client
 import json
 import pathlib
 import tempfile
-import time
 import typing as t
 
 from tests.lab import kit
@@ -192,9 +191,8 @@ def text_of(run: kit.Run) -> str:
 
 def until(condition: c.Callable[[], bool], seconds: float) -> bool:
     """Wait for something that may or may not come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.3)
+    try:
+        kit.wait_for(condition, seconds=seconds, what="")
+    except AssertionError:
+        return False
     return True

@@ -42,7 +42,9 @@ class Run(t.NamedTuple):
     connected: bool
 
 
-def run_plan(folder: pathlib.Path, hosts: dict[str, t.Any], sequences: int = 4) -> Run:
+def run_plan(
+    folder: pathlib.Path, hosts: dict[str, t.Any], sequences: int = 4, group: dict[str, t.Any] | None = None
+) -> Run:
     ssh = folder / "ssh"
     ssh.write_text(f"#!/bin/sh\ntouch {folder}/connected\nexit 255\n", encoding="utf-8")
     ssh.chmod(0o755)
@@ -63,6 +65,8 @@ def run_plan(folder: pathlib.Path, hosts: dict[str, t.Any], sequences: int = 4) 
             "vars": {"model_roles": ["writer"], "model_catalogue": {"writer": writer}},
         }
     }
+    if group:
+        inventory["sparks"]["children"] = {"pair": {"hosts": dict.fromkeys(hosts), "vars": group}}
     (folder / "hosts.json").write_text(json.dumps(inventory), encoding="utf-8")
     runner = ansible_runner.run(
         private_data_dir=str(folder / "runner"),
@@ -129,3 +133,27 @@ def test_box_of_which_nothing_is_known_is_asked(tmp_path: pathlib.Path) -> None:
     assert run.connected
     assert run.status == "failed"
     assert run.plans == {}
+
+
+def test_a_serving_group_is_planned_before_anybody_looked_at_its_fabric(tmp_path: pathlib.Path) -> None:
+    boxes = {name: {"box_memory": MEMORY, "model_roles": []} for name in ("spark-1", "spark-2")}
+    group = {"serving_group": {"model_role": "writer"}, "fabric": {"members": list(boxes)}}
+    run = run_plan(tmp_path, boxes, group=group)
+    assert run.status == "successful", run.output
+    assert not run.connected
+    assert "WARNING" not in run.output
+    command = run.plans["spark-2"]["instances"]["writer"]["command"]
+    assert command[command.index("--master-addr") + 1] == "192.168.100.11"
+    assert command[command.index("--node-rank") + 1] == "1"
+
+
+def test_a_ring_is_planned_although_its_addresses_are_not_known_yet(tmp_path: pathlib.Path) -> None:
+    boxes = {f"spark-{number}": {"box_memory": MEMORY, "model_roles": []} for number in (1, 2, 3)}
+    group = {
+        "serving_group": {"model_role": "writer", "pipeline_parallel_size": 3},
+        "fabric": {"topology": "ring", "members": list(boxes)},
+    }
+    run = run_plan(tmp_path, boxes, group=group)
+    assert run.status == "successful", run.output
+    assert not run.connected
+    assert "--master-addr" not in run.plans["spark-3"]["instances"]["writer"]["command"]

@@ -27,6 +27,18 @@ sparks:
       ansible_host: 192.0.2.1
       ansible_ssh_executable: {ssh}
 """
+PAIR = (
+    HOSTS
+    + """\
+    spark-2:
+      ansible_host: 192.0.2.2
+      ansible_ssh_executable: {ssh}
+others:
+  hosts:
+    desk:
+      ansible_host: 192.0.2.3
+"""
+)
 CATALOGUE = f"""\
 model_catalogue:
   writer:
@@ -51,6 +63,7 @@ class Fault:
     box: str = BOX
     group: str = CATALOGUE
     where: str = "host_vars/spark-1.yml"
+    hosts: str = HOSTS
 
 
 def in_group(old: str, new: str, *says: str) -> Fault:
@@ -194,6 +207,14 @@ FAULTS: dict[str, Fault] = {
         ("vllm_server_boot_timout: nothing reads this variable", "did you mean vllm_server_boot_timeout?"),
         box=BOX + "vllm_server_boot_timout: 60\n",
     ),
+    "a setting of the driver that nothing reads": Fault(
+        ("nvidia_driver_versoin: nothing reads this variable", "did you mean nvidia_driver_version?"),
+        box=BOX + 'nvidia_driver_versoin: "580.142"\n',
+    ),
+    "a setting of the container runtime that nothing reads": Fault(
+        ("container_runtime_mange: nothing reads this variable", "did you mean container_runtime_manage?"),
+        box=BOX + "container_runtime_mange: true\n",
+    ),
     "an address that is none": Fault(
         ("vllm_server_listen_address", "'999.1.1.1' is not an IPv4 or IPv6 address"),
         box=BOX + "vllm_server_listen_address: 999.1.1.1\n",
@@ -211,7 +232,10 @@ FAULTS: dict[str, Fault] = {
         box="model_roles:\n  - {role: writer, args: {swap_space: 4}}\n",
     ),
     "no model roles at all": Fault(
-        ("model_roles is not there", "model_roles: []"), box="model_role: [writer]\n", where="spark-1"
+        ("model_roles is not there", "model_roles: []"), box="serves: [writer]\n", where="spark-1"
+    ),
+    "model roles under another name": Fault(
+        ("model_role: nothing reads this variable", "did you mean model_roles?"), box="model_role: [writer]\n"
     ),
     "a flag that has a key of its own, with a dot": Fault(
         ("model_roles[0].args", "has a key of its own: speculative"),
@@ -258,6 +282,22 @@ FAULTS: dict[str, Fault] = {
     "a watch that is too hasty": Fault(
         ("vllm_server_liveness_period", "5 is not between 15 and 86400"), box=BOX + "vllm_server_liveness_period: 5\n"
     ),
+    "a watch that restarts for ever": Fault(
+        ("vllm_server_liveness_window", "within 60 s there is no time for 3 restarts", "give it 900 or more"),
+        box=BOX + "vllm_server_liveness_window: 60\n",
+    ),
+    "a variable of another role that is misspelt": Fault(
+        ("nvidia_driver_mange: nothing reads this variable; did you mean nvidia_driver_manage?",),
+        box=BOX + "nvidia_driver_mange: 5\n",
+    ),
+    "a driver of another branch": Fault(
+        ("nvidia_driver_version", "570.86.10 is not of the branch 580"),
+        box=BOX + 'nvidia_driver_version: "570.86.10"\n',
+    ),
+    "a variable with nothing in it": Fault(
+        ("vllm_server_boot_timeout: None is nothing, not a whole number",),
+        box=BOX + "vllm_server_boot_timeout:\n",
+    ),
     "a watch that is neither on nor off": Fault(
         ("vllm_server_liveness", "'sometimes' is a string, not true or false"),
         box=BOX + "vllm_server_liveness: sometimes\n",
@@ -299,7 +339,45 @@ FAULTS: dict[str, Fault] = {
         box=BOX + "fabric:\n  members: [spark-1, spark-2]\n",
     ),
     "a fabric with a template that cannot be resolved": Fault(
-        ("fabric: a template in it cannot be resolved",), box=BOX + 'fabric: "{{ nowhere }}"\n', where="spark-1"
+        ("fabric: a template or secret in it cannot be resolved",),
+        box=BOX + 'fabric:\n  mtu: "{{ nowhere }}"\n',
+        where="host_vars/spark-1.yml:3: ",
+    ),
+    "two names for one box": Fault(
+        ("ansible_host: 192.0.2.1 is where spark-1 is reached already", "give spark-2 its own address"),
+        group=CATALOGUE + BOX,
+        where="hosts.yml:",
+        hosts=PAIR.replace("192.0.2.2", "192.0.2.1"),
+    ),
+    "a known limit that nobody knows": Fault(
+        ("model_roles[0].evidence.known_limits: there is no claim 'NO_SUCH_CLAIM'",),
+        box="model_roles:\n  - {role: writer, evidence: {known_limits: [NO_SUCH_CLAIM]}}\n",
+    ),
+    "a way to draft that is misspelt": Fault(
+        ("speculative.model", "mtpp drafts with a model of its own, unless mtp is meant"),
+        box="model_roles:\n  - {role: writer, speculative: {method: mtpp, num_speculative_tokens: 2}}\n",
+    ),
+    "a fabric that reaches one of its members": Fault(
+        ("fabric.members[1]: spark-2 is a member, and no fabric reaches it",),
+        box="fabric:\n  members: [spark-1, spark-2]\n",
+        group=CATALOGUE + BOX,
+        hosts=PAIR,
+    ),
+    "a member that the playbooks do not run on": Fault(
+        ("fabric.members[1]: desk is not in the group sparks",),
+        box=BOX + "fabric:\n  members: [spark-1, desk]\n",
+        group=CATALOGUE + BOX,
+        hosts=PAIR,
+    ),
+    "a fabric without room for its members": Fault(
+        ("fabric.first_host: 192.168.100.0/24 has no host number for spark-2: 192.168.100.255", "lower first_host"),
+        group=CATALOGUE + BOX + "fabric:\n  members: [spark-1, spark-2]\n  shared_subnet: true\n  first_host: 253\n",
+        where="group_vars/sparks.yml",
+        hosts=PAIR,
+    ),
+    "a number of a fabric that YAML reads otherwise": Fault(
+        ("fabric.first_host: YAML reads 010 as 8",),
+        box=BOX + "fabric:\n  members: [spark-1, spark-2]\n  first_host: 010\n",
     ),
     "a catalogue that is a list": Fault(
         ("model_catalogue", "not a mapping of model roles", "{my-role:"),
@@ -318,7 +396,7 @@ class Outcome:
     connected: bool
 
 
-def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
+def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS) -> Outcome:
     """Run the whole of site.yml on an inventory whose box cannot be reached, and see whether it was tried."""
     touched = folder / "connected"
     ssh = folder / "ssh"
@@ -327,7 +405,7 @@ def run_site(folder: pathlib.Path, box: str, group: str) -> Outcome:
     (folder / "runner").mkdir()
     inventory = folder / "inventory"
     for path, text in {
-        "hosts.yml": HOSTS.format(ssh=ssh),
+        "hosts.yml": hosts.format(ssh=ssh),
         "group_vars/sparks.yml": group,
         "host_vars/spark-1.yml": box,
     }.items():
@@ -363,13 +441,37 @@ def test_every_fault_is_said_at_once(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_path: pathlib.Path) -> None:
-    outcome = run_site(tmp_path, fault.box, fault.group)
+    outcome = run_site(tmp_path, fault.box, fault.group, fault.hosts)
     assert outcome.status == "failed"
     assert not outcome.connected
     missing = [words for words in (fault.where, *fault.says) if words not in outcome.message]
     assert not missing, outcome.message
     assert len(outcome.message.splitlines()) == 1, outcome.message
     assert "hidden" not in outcome.message
+
+
+# What only the role's own variables have, with nothing that they look like, or of another type than they have to be.
+OF_ROLES = {
+    "nvidia_driver_x: true": "nothing reads nvidia_driver_x",
+    "container_runtime_x: true": "nothing reads container_runtime_x",
+    "nvidia_driver_version: 580.170": "nvidia_driver_version: 580.17 is a number, not a string",
+    "nvidia_driver_version:": "nvidia_driver_version: None is nothing, not a string",
+    "nvidia_driver_manage: yes please": "nvidia_driver_manage: 'yes please' is a string, not true or false",
+    "nvidia_driver_allow_reboot: soon": "nvidia_driver_allow_reboot: 'soon' is a string, not true or false",
+    "nvidia_driver_reboot_timeout: 10m": "nvidia_driver_reboot_timeout: '10m' is a string, not a whole number",
+    "nvidia_driver_known_limits: {DRIVER_590_48_LEAKS: true}": "is a mapping, not a list; write it like this: [ID",
+    "container_runtime_daemon_config: cdi": "container_runtime_daemon_config: 'cdi' is a string, not a mapping",
+}
+
+
+@pytest.mark.parametrize("line", OF_ROLES)
+def test_a_wrong_variable_of_driver_or_container_runtime_is_refused_before_any_connection(
+    line: str, tmp_path: pathlib.Path
+) -> None:
+    outcome = run_site(tmp_path, f"{BOX}{line}\n", CATALOGUE)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    assert OF_ROLES[line] in outcome.message
 
 
 def test_a_right_inventory_leads_to_a_connection(tmp_path: pathlib.Path) -> None:

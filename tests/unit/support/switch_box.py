@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
+import collections.abc as c
 import json
 import pathlib
 import re
-
-import pytest
+import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _converge,
@@ -22,14 +22,18 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _switch,
 )
 
+if t.TYPE_CHECKING:
+    import pytest
+
 IMAGE = "example/vllm@sha256:" + "ab" * 32
 
 
-def generation(**specs: str) -> _generation.Generation:
-    """Return a generation of instances by name and fingerprint; all of them want port 8000 unless they say else."""
+def generation(_group: c.Mapping[str, t.Any] | None = None, /, **specs: str) -> _generation.Generation:
+    """Return a generation of instances by name and fingerprint, all on port 8000; with a group they are ranks of it."""
     members, files = [], []
     for name, spec in specs.items():
-        settings = {"name": name, "model_role": name, "port": 8000, "spec": spec, "image": IMAGE}
+        settings: dict[str, t.Any] = {"name": name, "model_role": name, "port": 8000, "spec": spec, "image": IMAGE}
+        settings |= {"group": dict(_group)} if _group else {}
         members.append(_generation.Member(name, spec, settings))
         unit = f"{_instance.MARK}.\n[Service]\nExecStart=run --spec={spec}\nX-End=whole\n"
         files.append(_generation.File(f"/{_instance.UNIT_FOLDER}/{_instance.unit_name(name)}", unit))

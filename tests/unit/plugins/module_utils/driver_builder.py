@@ -254,6 +254,8 @@ class Box:
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
+        if path.name == "modules.dep" and isinstance(content, str):
+            path.with_name("modules.dep.bin").write_bytes(modules_index(content))
         return path
 
     def remove(self, *names: str) -> None:
@@ -341,6 +343,37 @@ class Box:
             status, _, version = value.rpartition("|")
             stanzas.append(package(name, version, status or "install ok installed"))
         self.write("/var/lib/dpkg/status", "\n".join(stanzas))
+
+
+def modules_index(text: str) -> bytes:
+    """Return the lines of a modules.dep as depmod writes them for modprobe, with a node for each character."""
+    tree: dict[t.Any, t.Any] = {}
+    for line in text.splitlines():
+        stem = pathlib.PurePosixPath(line.partition(":")[0]).name.partition(".")[0].replace("-", "_")
+        node = tree
+        for char in stem.encode():
+            node = node.setdefault(char, {})
+        node.setdefault("lines", []).append(line)
+    data = bytearray(struct.pack(">II", 0xB007F457, 0x00020001) + bytes(4))
+
+    def place(node: dict[t.Any, t.Any]) -> int:
+        chars = sorted(key for key in node if isinstance(key, int))
+        below = {char: place(node[char]) for char in chars}
+        at, flags = len(data), 0
+        if chars:
+            flags |= 0x20000000
+            data.extend(bytes((chars[0], chars[-1])))
+            for char in range(chars[0], chars[-1] + 1):
+                data.extend(struct.pack(">I", below.get(char, 0)))
+        if "lines" in node:
+            flags |= 0x40000000
+            data.extend(struct.pack(">I", len(node["lines"])))
+            for priority, line in enumerate(node["lines"]):
+                data.extend(struct.pack(">I", priority) + line.encode() + b"\0")
+        return at | flags
+
+    data[8:12] = struct.pack(">I", place(tree))
+    return bytes(data)
 
 
 def package(name: str, version: str, status: str = "install ok installed") -> str:

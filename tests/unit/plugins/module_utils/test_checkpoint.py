@@ -518,6 +518,30 @@ def test_bytes_are_exact_by_type_and_part(tmp_path: Path) -> None:
     assert report["part_bytes"]["dense"] == linear // 2 + linear // 16 + 4 * 2 * 7
 
 
+def test_bytes_are_exact_by_layer(tmp_path: Path) -> None:
+    tensors = build.dense_tensors(build.modelopt_nvfp4, layers=2)
+    # Layers of a tower and of a drafter have numbers, too; neither is a layer of the model.
+    others = build.plain("visual.blocks.0.attn.proj") | build.plain("mtp.layers.0.mlp.up_proj")
+    others |= build.plain("model.layers.2.mlp.up_proj")
+    build.write_shard(tmp_path / "model.safetensors", tensors | others)
+
+    report = inspect(tmp_path, {"config.json": build.small_qwen3(layers=2)})
+
+    outside = {"embedding", "lm_head", "multimodal", "draft"}
+    first, second = report["layer_bytes"]
+    assert first == second > 0
+    final_norm = 2 * 128
+    assert first + second + final_norm == sum(
+        size for part, size in report["part_bytes"].items() if part not in outside
+    )
+
+
+def test_layers_that_were_not_all_read_have_no_bytes(tmp_path: Path) -> None:
+    build.write_shard(tmp_path / "model.safetensors", build.dense_tensors(build.plain, layers=1))
+
+    assert inspect(tmp_path, {"config.json": build.small_qwen3(layers=2)})["layer_bytes"] == []
+
+
 def test_a_tied_head_has_no_tensor_of_its_own(tmp_path: Path) -> None:
     tensors = build.dense_tensors(build.plain)
     del tensors["lm_head.weight"]

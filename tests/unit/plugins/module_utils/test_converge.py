@@ -66,9 +66,9 @@ class FakeBox:
         self.calls.append(" ".join(argv[1:]))
         return 0, "", ""
 
-    def started(self, *, begin: bool = True, step_s: float = 0.0) -> _converge.Outcome:
+    def started(self, *, begin: bool = True, step_s: float = 0.0, keep_trying: bool = False) -> _converge.Outcome:
         """Ask for SPEC."""
-        return _converge.started(self.box, "writer", SPEC, begin=begin, step_s=step_s)
+        return _converge.started(self.box, "writer", SPEC, begin=begin, step_s=step_s, keep_trying=keep_trying)
 
 
 ACTIVE = "ActiveState=active SubState=running UnitFileState=enabled"
@@ -132,6 +132,14 @@ def test_a_first_start_that_fails_is_stopped_and_explained(tmp_path: pathlib.Pat
     assert box.calls == [f"stop {UNIT}"]
 
 
+def test_what_has_served_before_is_tried_again_and_never_stopped(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, STOPPED, STARTING, RETRYING, RETRYING, STARTING, f"{FAILED} NRestarts=2")
+    outcome = box.started(step_s=60.0, keep_trying=True)
+    assert outcome.failed
+    assert "did not come up: systemd reports exit-code" in outcome.message
+    assert not [call for call in box.calls if call.startswith("stop")]
+
+
 @pytest.mark.parametrize("state", [FAILED, STOPPED])
 def test_a_unit_that_went_down_while_waited_for_is_a_failure(tmp_path: pathlib.Path, state: str) -> None:
     assert FakeBox(tmp_path, state).started(begin=False).failed
@@ -152,9 +160,13 @@ def test_removing_takes_the_unit_and_its_settings(tmp_path: pathlib.Path) -> Non
     secrets.write_text("HF_TOKEN=hf_nothing\n")
     outcome = _converge.stopped(box.box, "writer", remove=True)
     assert outcome.changed
-    assert f"disable --now {UNIT}" in box.calls
     assert not (box.root / _instance.UNIT_FOLDER / UNIT).exists()
     assert not secrets.exists()
+    # A unit that fails while it is stopped (its gate was ended) leaves no failed state of a unit that is gone.
+    explain = "gb10-fleet-explain@writer.service"
+    ended = [f"disable --now {UNIT}", f"stop {explain}", "daemon-reload", f"reset-failed {explain}"]
+    assert [call for call in box.calls if call in ended] == ended
+    assert box.calls[-1] == f"reset-failed {UNIT}"
 
 
 def test_a_unit_of_somebody_else_is_left_alone(tmp_path: pathlib.Path) -> None:

@@ -250,6 +250,16 @@ def test_a_deployment_whose_secrets_are_not_there_is_refused_before_anything_sto
     assert box.store.marker() is None
 
 
+def test_going_back_to_secrets_that_are_gone_is_refused_by_a_trial_already(box: Box) -> None:
+    first = with_secrets(box, OLD, "one")
+    serve(box, first)
+    serve(box, NEW)
+    (box.store.folder / "secrets" / "one.env").unlink()
+    with pytest.raises(_generation.GenerationError, match="secrets of vllm-writer"):
+        deployment(box, check_mode=True).go_back("", undo=False, begin=True, step_s=0)
+    assert box.serves(NEW)
+
+
 def test_what_serves_without_a_generation_is_adopted_to_go_back_to(box: Box) -> None:
     serve(box, OLD)
     text = "# Rendered\nTOKEN=kept\n"
@@ -270,5 +280,14 @@ def test_a_box_says_what_it_serves_and_what_it_could_go_back_to(box: Box) -> Non
     assert said["serving"] == NEW.id
     assert [one["id"] for one in said["good"]] == [NEW.id, OLD.id]
     assert said["good"][1]["instances"][0]["model_role"] == "writer"
+    assert said["good"][1]["instances"][0]["group"] is None
     assert said["last"]["outcome"] == "served"
     assert said["under_way"] == ""
+
+
+def test_a_rank_says_which_group_it_is_of_and_what_its_boxes_have_in_common(box: Box) -> None:
+    members = [{"rank": at, "box": f"spark-{at}", "address": f"192.168.100.1{at}"} for at in range(2)]
+    serve(box, generation({"name": "pair", "rank": 1, "members": members, "spec": "same"}, big="one"))
+    rank = {"name": "pair", "boxes": ["spark-0", "spark-1"], "spec": "same"}
+    assert deployment(box).as_dict()["good"][0]["instances"][0]["group"] == rank
+    assert _instance.observe(box.run, "big", box.root).as_dict()["group"] == rank

@@ -106,6 +106,8 @@ def test_a_driver_on_hold_alone(held: tuple[str, ...], alone: str) -> None:
     [
         ("nvidia-dkms-580-open", True),
         ("nvidia-kernel-open-dkms", True),
+        ("nvidia-kernel-dkms", True),
+        ("nvidia-dkms", True),
         ("nvidia-kernel-source-580-open", False),
         ("dkms", False),
     ],
@@ -119,3 +121,11 @@ def test_half_removed_repositories() -> None:
     assert status(package("nvidia-spark-repo", "1.1-1", gone), package("vim", "9", gone)).half_removed == (
         "nvidia-spark-repo",
     )
+
+
+def test_what_dpkg_has_not_come_to_write_down_is_read_as_well() -> None:
+    settled = package(DRIVER, "580.173.02-0ubuntu0.24.04.1")
+    found = Packages.from_status(settled, [package("libc6", "2.39", "install ok half-installed"), ""])
+    assert found.interrupted
+    assert found.unfinished == {"libc6": "half-installed"}
+    assert not Packages.from_status(settled).interrupted

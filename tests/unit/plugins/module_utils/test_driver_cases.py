@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import multiprocessing
+import multiprocessing.synchronize
 import pathlib
 import shutil
 import typing as t
@@ -55,6 +58,43 @@ def test_the_kernel_moved_and_took_its_modules_along(box: Box) -> None:
     assert result["fallback_kernel"] == RELEASE
     (denied,) = [one for one in claims_for(result, "2026-11-29", {"nodes": 2}) if one["severity"] == "error"]
     assert denied["id"] == "KERNEL_7_0_0_1019_TWO_NODES"
+
+
+def test_dpkg_was_interrupted_by_a_power_loss(box: Box) -> None:
+    """What it had not come to write into its status file lies beside it, in files that are named by numbers."""
+    box.packages({"nvidia-driver-580-open": f"{VERSION}-0ubuntu0.24.04.1"})
+    box.write("/var/lib/dpkg/updates/tmp.i", "")
+    assert look(box)["reboot"]["safe"] == "yes"
+    box.write("/var/lib/dpkg/updates/0001", "")
+    result = look(box)
+    assert result["reboot"]["safe"] == "no"
+    assert result["reboot"]["blockers"] == ["DPKG_INTERRUPTED"]
+
+
+def _hold(path: str, ready: multiprocessing.synchronize.Event, done: multiprocessing.synchronize.Event) -> None:
+    with pathlib.Path(path).open("w", encoding="utf-8") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        ready.set()
+        done.wait(60)
+
+
+def test_a_box_is_not_rebooted_while_somebody_changes_its_packages(box: Box) -> None:
+    """What is half done then is no fault: it is waited for, and looked at again."""
+    lock = box.write("/var/lib/dpkg/lock-frontend", "")
+    box.write("/var/lib/dpkg/updates/0001", "")
+    context = multiprocessing.get_context("fork")
+    ready, done = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(str(lock), ready, done))
+    process.start()
+    try:
+        assert ready.wait(60)
+        result = look(box)
+    finally:
+        done.set()
+        process.join()
+    assert result["reboot"]["safe"] == "unknown"
+    assert result["reboot"]["blockers"] == ["DPKG_BUSY"]
+    assert f"process {process.pid}" in finding(result, "DPKG_BUSY")["message"]
 
 
 def test_dkms_hangs_at_the_prompt_for_a_password(box: Box) -> None:

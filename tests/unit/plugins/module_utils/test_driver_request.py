@@ -130,7 +130,8 @@ def test_the_driver_is_never_held_alone() -> None:
 
 def test_pins_keep_dkms_and_unsigned_kernels_away_and_a_version_where_one_is_named() -> None:
     text = _driver_request.preferences(request())
-    assert "Package: nvidia-dkms-*\nPin: release *\nPin-Priority: -1\n" in text
+    dkms = "nvidia-dkms-* nvidia-dkms nvidia-kernel-*dkms nvidia-open-kernel-dkms"
+    assert f"Package: {dkms}\nPin: release *\nPin-Priority: -1\n" in text
     assert "Package: linux-image-unsigned-*\nPin: release *\nPin-Priority: -1\n" in text
     assert "1001" not in text
     pinned = _driver_request.preferences(request(version="580.142"))
@@ -150,7 +151,10 @@ GOOD = (action(TRACKER), action(PAYLOAD), action(DRIVER))
     [
         (GOOD, {}, []),
         ((*GOOD, action("nvidia-dkms-580-open")), {}, ["DRIVER_PLAN_INSTALLS_DKMS"]),
+        ((*GOOD, action("nvidia-kernel-open-dkms")), {}, ["DRIVER_PLAN_INSTALLS_DKMS"]),
+        ((*GOOD, action("nvidia-kernel-dkms")), {}, ["DRIVER_PLAN_INSTALLS_DKMS"]),
         ((*GOOD, action("nvidia-dkms-580-open", "1", "")), {}, []),
+        ((*GOOD, action("nvidia-kernel-open-dkms", "1", "")), {}, []),
         ((*GOOD, action("libnvidia-compute-570", "1", "")), {}, []),
         ((*GOOD, action("linux-modules-nvidia-570-open-nvidia-hwe-24.04", "1", "")), {}, []),
         ((*GOOD, action("libnvidia-compute-580", "1", "")), {}, ["DRIVER_PLAN_REMOVES_PLATFORM"]),
@@ -185,6 +189,7 @@ def test_a_refused_plan_names_what_it_would_take_away() -> None:
         (box(candidates={DRIVER: VERSION}), {}, False, ["DRIVER_PACKAGES_UNKNOWN"]),
         (box(), {"version": "580.173.02"}, False, ["DRIVER_VERSION_UNAVAILABLE"]),
         (box(), {"version": "580.142"}, False, []),
+        (box(), {"kernels": ()}, False, ["DRIVER_KERNELS_UNKNOWN"]),
     ],
 )
 def test_what_forbids_any_plan_is_named(
@@ -220,3 +225,7 @@ def test_a_request_survives_being_written_down() -> None:
 )
 def test_a_new_kernel_boots_next(new: tuple[str, ...], following: str) -> None:
     assert _driver_request.next_kernel(request(), [action(f"linux-image-{kernel}") for kernel in new]) == following
+
+
+def test_without_any_kernel_none_boots_next() -> None:
+    assert _driver_request.next_kernel(request(kernels=()), []) == ""

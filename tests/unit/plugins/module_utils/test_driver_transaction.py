@@ -150,3 +150,18 @@ def test_the_progress_of_apt_is_told_and_its_errors_are_its_own_words(tmp_path: 
 def test_a_plan_can_be_written_down(tmp_path: pathlib.Path) -> None:
     plan = _driver_transaction.plan(REQUEST, box(), Apt((0, GOOD, "")), tmp_path)
     assert json.loads(json.dumps(plan.as_dict())) == plan.as_dict()
+
+
+def test_a_hold_is_written_down_before_it_is_placed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is killed in between leaves no hold that would be taken for somebody else's from then on."""
+
+    def killed(_how: str, _names: c.Sequence[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_driver_transaction, "_mark", killed)
+    names = (REQUEST.tracker, REQUEST.driver)
+    installed = {name: _apt.Package(name, "install", "installed", VERSION) for name in names}
+    plan = _driver_transaction.plan(REQUEST, box(), Apt((0, GOOD, "")), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        _driver_transaction._hold(REQUEST, plan, box(packages=installed), tmp_path)
+    assert set(_driver_transaction.record(tmp_path)["holds"]) == set(names)

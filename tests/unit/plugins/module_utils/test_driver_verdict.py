@@ -108,8 +108,9 @@ def cut_off(box: Box) -> None:
 def without(name: str) -> c.Callable[[Box], None]:
     def spoil(box: Box) -> None:
         box.remove(f"{FOLDER}/{name}.ko")
-        index = box.path(f"/lib/modules/{RELEASE}/modules.dep")
-        index.write_text("".join(f"{line}\n" for line in index.read_text().splitlines() if f"/{name}.ko:" not in line))
+        index = f"/lib/modules/{RELEASE}/modules.dep"
+        lines = box.path(index).read_text().splitlines()
+        box.write(index, "".join(f"{line}\n" for line in lines if f"/{name}.ko:" not in line))
 
     return spoil
 
@@ -157,7 +158,21 @@ SPOILT: dict[str, tuple[c.Callable[[Box], t.Any], str, tuple[str, str, str, str]
     "kernel moved": (moved_kernel, "DRIVER_MODULE_MISSING", FORBIDDEN),
     "no initrd": (lambda box: box.remove(f"/boot/initrd.img-{RELEASE}"), "KERNEL_INITRD_MISSING", LOST),
     "empty initrd": (lambda box: box.write(f"/boot/initrd.img-{RELEASE}", ""), "KERNEL_INITRD_MISSING", LOST),
-    "no depmod": (lambda box: box.remove(f"/lib/modules/{RELEASE}/modules.dep"), "KERNEL_MODULES_DEP_MISSING", LOST),
+    "barred": (
+        lambda box: box.write("/etc/modprobe.d/off.conf", "install nvidia /bin/false\n"),
+        "DRIVER_MODULE_BARRED",
+        LOST,
+    ),
+    "depmod was killed": (
+        lambda box: box.write(f"/lib/modules/{RELEASE}/modules.dep.bin", b"\xb0\x07\xf4\x57\0\2\0\1\x20"),
+        "KERNEL_MODULES_DEP_MISSING",
+        LOST,
+    ),
+    "no depmod": (
+        lambda box: box.remove(f"/lib/modules/{RELEASE}/modules.dep.bin"),
+        "KERNEL_MODULES_DEP_MISSING",
+        LOST,
+    ),
     "half configured": (packages(nvidia_utils_580="install ok half-configured|580.1-1"), "DPKG_UNFINISHED", FORBIDDEN),
     "broken package": (packages(bash="install reinstreq installed|5"), "DPKG_UNFINISHED", FORBIDDEN),
     "stale": (lambda box: box.load("580.159.03"), "DRIVER_LOADED_STALE", ("error", "reboot_required", "yes", "yes")),
@@ -419,7 +434,7 @@ def test_a_key_of_a_kind_that_is_not_checked_is_unknown(box: Box) -> None:
 
 def test_two_branches_of_the_same_rank(box: Box) -> None:
     box.modules(version="595.84")
-    box.remove(f"/lib/modules/{RELEASE}/modules.dep")
+    box.remove(f"/lib/modules/{RELEASE}/modules.dep.bin")
     result = look(box)
     assert {module["chosen_by"] for module in result["kernels"][0]["modules"]} == {"tie"}
     assert "DRIVER_MODULE_TIE" in ids(result)

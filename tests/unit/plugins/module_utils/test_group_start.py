@@ -164,6 +164,81 @@ def test_an_engine_that_the_daemon_ended_is_not_what_left_first(tmp_path: pathli
     assert (kept.error, kept.error_at, kept.echo) == ("RuntimeError: x", 44.5, True)
 
 
+TOLD = _group_start.Signal("SIGTERM", 30.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "asked", "signalled", "says"),
+    [
+        # docker stop: the head fails 10 s before the follower has ended, and is still not what left first.
+        (
+            exit_of(ordered=True, status="137"),
+            Asked("a", "rank 0 (spark-1) left", own=False, at=40.0),
+            TOLD,
+            ("its container was told to end (SIGTERM)", True, 30.0),
+        ),
+        (exit_of(), None, TOLD, ("its container was told to end (SIGTERM)", True, 30.0)),
+        (
+            exit_of(status="137"),
+            None,
+            _group_start.Signal("SIGKILL", 30.0),
+            ("its container was killed (exit status 137)", True, 30.0),
+        ),
+        (exit_of(ordered=True), None, TOLD, ("it was stopped by an order to systemd", True, 30.0)),
+        (exit_of(failure="dead: no such flag"), None, TOLD, ("dead: no such flag", True, 30.0)),
+        # The daemon's own docker stop comes after its reason.
+        (
+            exit_of(ordered=True),
+            Asked("a", "rank 0 (spark-1) left", own=False, at=20.0),
+            TOLD,
+            ("rank 0 (spark-1) left", False, 20.0),
+        ),
+        (exit_of(ordered=True), Asked("a", "it hangs", own=True, at=20.0), TOLD, ("it hangs", True, 20.0)),
+    ],
+)
+def test_a_rank_has_left_when_it_was_told_to(
+    tmp_path: pathlib.Path,
+    how: _group_start.Exit,
+    asked: Asked | None,
+    signalled: _group_start.Signal,
+    says: tuple[str, bool, float],
+) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    files.write(Round("a", "r", ("a", "b"), 1.0))
+    if asked:
+        files.write(asked)
+    kept = _group_start.ended(files, how, None, 50.0, signalled)
+    assert kept is not None
+    assert (kept.cause, kept.own, kept.at) == says
+
+
+def test_the_first_signal_since_the_round_began_is_read_from_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run(argv: list[str], **_options: float) -> tuple[int, str, str]:
+        ran.append(argv)
+        return 0, "1764450001500000000 15\n1764450011500000000 9\n", ""
+
+    monkeypatch.setattr(_command, "run", run)
+    monkeypatch.setattr(_group_start.time, "monotonic", lambda: 110.0)
+    joined = Round("a", "r", ("a", "b"), 10.0)
+    found = _group_start.first_signal("vllm-writer", joined, 1764450020.0)
+    assert found == _group_start.Signal("SIGTERM", 1764450001.5)
+    assert "--since=1764449920.000" in ran[0]
+    assert "container=vllm-writer" in ran[0]
+    assert _group_start.first_signal("vllm-writer", None, 1764450020.0) is None
+    assert len(ran) == 1
+
+
+@pytest.mark.parametrize(("said", "name"), [("", None), ("1764450001500000000 99\n", "signal 99"), ("x\n", None)])
+def test_what_docker_says_of_signals_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, said: str, name: str | None
+) -> None:
+    monkeypatch.setattr(_command, "run", lambda _argv, **_options: (0, said, ""))
+    found = _group_start.first_signal("vllm-writer", Round("a", "r", ("a", "b"), 0.0), 1764450020.0)
+    assert (found.name if found else None) == name
+
+
 def test_a_start_that_was_stopped_by_an_order_is_known_as_such(tmp_path: pathlib.Path) -> None:
     files = _group_files.GroupFiles("writer", tmp_path)
     assert _group_start.ended(files, exit_of(ordered=True), None, 50.0) is None

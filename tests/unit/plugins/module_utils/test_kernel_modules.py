@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _kernel_modules as modules
 from ansible_collections.gb10.fleet.plugins.module_utils._sysroot import Sysroot
+from tests.unit.plugins.module_utils.driver_builder import modules_index
 
 RELEASE = "6.17.0-1029-nvidia"
 BASE = f"/lib/modules/{RELEASE}"
@@ -24,6 +25,8 @@ def write(root: pathlib.Path, name: str, content: str = "") -> None:
     path = root / name.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
+    if path.name == "modules.dep":
+        path.with_name("modules.dep.bin").write_bytes(modules_index(content))
 
 
 def choose(root: pathlib.Path, *paths: str, index: str | None = None, **config: str) -> dict[str, modules.Choice]:
@@ -96,6 +99,34 @@ def test_files_of_one_rank_are_a_tie_until_modules_dep_decides(tmp_path: pathlib
     assert choose(tmp_path, CANONICAL, other)["nvidia"].chosen_by == "tie"
     decided = choose(tmp_path, index=f"{other}:\n")["nvidia"]
     assert (decided.path, decided.chosen_by, decided.stale) == (f"{BASE}/{other}", "modules.dep", False)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_barred"),
+    [
+        ("install nvidia /bin/false", True),
+        ("install nvidia /usr/bin/true # off", True),
+        ("alias nvidia off", True),
+        ("install nvidia_uvm /bin/false", True),
+        ("# install nvidia /bin/false", False),
+        ("install nvidia /sbin/modprobe --ignore-install nvidia $CMDLINE_OPTS", False),
+        ("install nouveau /bin/false", False),
+        # A box without a display may do without it.
+        ("install nvidia-drm /bin/false", False),
+        ("options nvidia NVreg_RestrictProfilingToAdminUsers=0", False),
+        ("alias nvidia nvidia_580", False),
+        ("blacklist nvidia", False),
+        ("install nvidia", False),
+    ],
+)
+def test_modprobe_may_be_told_not_to_load_a_module(tmp_path: pathlib.Path, line: str, is_barred: bool) -> None:
+    write(tmp_path, "/usr/lib/modprobe.d/local.conf", f"{line}\n")
+    assert list(modules.barred(Sysroot(tmp_path)).values()) == (
+        [f"/usr/lib/modprobe.d/local.conf: {line.partition(' #')[0]}"] if is_barred else []
+    )
+    # A file of the same name in /etc hides it.
+    write(tmp_path, "/etc/modprobe.d/local.conf")
+    assert modules.barred(Sysroot(tmp_path)) == {}
 
 
 def test_what_is_no_module_file(tmp_path: pathlib.Path) -> None:

@@ -446,3 +446,26 @@ def test_the_longest_context_has_its_rope_scaling_in_it(rope: dict[str, t.Any], 
 def test_more_layers_than_any_model_has_are_refused() -> None:
     with pytest.raises(GeometryError, match="num_hidden_layers is 1000000000; no model has more than"):
         ModelGeometry.from_config({**DENSE, "num_hidden_layers": 1_000_000_000})
+
+
+def test_the_order_of_the_layers_is_kept_and_read_back() -> None:
+    config = {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 4,
+        "hidden_size": 2880,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "torch_dtype": "bfloat16",
+    }
+    geometry = ModelGeometry.from_config(config)
+    assert [one.layer.kind for one in geometry.sequence] == config["layer_types"]
+    assert ModelGeometry.from_dict(geometry.as_dict()) == geometry
+    # What an earlier run has kept has no order, and is none the worse for it.
+    older = {key: value for key, value in geometry.as_dict().items() if key != "order"}
+    assert ModelGeometry.from_dict(older).sequence == ()
+    with pytest.raises(GeometryError, match="order does not have every layer once"):
+        ModelGeometry.from_dict({**older, "order": [0, 0, 1]})

@@ -111,6 +111,11 @@ def test_other_collectives_and_topologies_have_ladders_of_their_own() -> None:
     assert judged(table(7.6), "ring") == ("slow", ["NCCL_BUS_BANDWIDTH_LOW"])
 
 
+@pytest.mark.parametrize("text", ["", "hello\n", "\x00\x7fELF"])
+def test_what_is_no_output_of_nccl(text: str) -> None:
+    assert judged(text) == ("unknown", ["NCCL_OUTPUT_NOT_RECOGNIZED"])
+
+
 def test_small_messages_measure_no_bandwidth() -> None:
     assert judged(table(6.7, size=8 << 20)) == ("unknown", ["NCCL_MESSAGES_TOO_SMALL"])
 

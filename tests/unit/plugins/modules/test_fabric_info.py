@@ -57,6 +57,15 @@ def test_what_is_no_list_of_addresses(tmp_path: pathlib.Path, capsys: pytest.Cap
     )
 
 
+def test_a_folder_that_is_not_there_is_no_box_without_a_chip(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for sysroot, says in ((str(tmp_path / "no"), "there is no folder"), ("etc", "does not begin with /")):
+        result = run({"sysroot": sysroot, "addresses": "[]", "kernel_log": ""}, capsys)
+        assert result["failed"]
+        assert says in result["msg"]
+
+
 def test_every_finding_is_documented() -> None:
     text = (CHECKOUT / "docs/findings.md").read_text(encoding="utf-8")
     sources = [

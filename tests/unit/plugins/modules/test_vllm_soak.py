@@ -54,7 +54,11 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[_job.Job]:
     [
         ({}, "one of the following is required: instance, url"),
         ({"instance": "writer", "url": "http://127.0.0.1:8000"}, "mutually exclusive: instance|url"),
-        ({"instance": "writer", "concurrency": 0}, "concurrency has to be more than zero."),
+        ({"instance": "writer", "concurrency": 0}, "concurrency has to be more than zero, and less than"),
+        ({"instance": "writer", "concurrency": 100_000}, "concurrency has to be 4096 at most."),
+        ({"instance": "writer", "timeout": "inf"}, "timeout has to be more than zero, and less than"),
+        ({"instance": "../writer"}, "'../writer' cannot be the name of an instance"),
+        ({"instance": ""}, "'' cannot be the name of an instance"),
         ({"instance": "writer", "shared_prefix": -1}, "shared_prefix has to be zero or more."),
         ({"url": "127.0.0.1:8000"}, "does not start with http://"),
     ],

@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan, _group_plan
 from ansible_collections.gb10.fleet.plugins.plugin_utils._box_plan import box_plan
 from tests.unit.plugins.plugin_utils.test_image_kernels import NATIVE, image, instance
 
@@ -143,3 +143,115 @@ def test_an_index_says_how_large_weights_are_that_are_not_here_yet() -> None:
     assert made["instances"]["writer"]["numbers"]["weights"]["value"] == 7 * GIB
     unknown = plan(instance(), weights_bytes_total=None, weights_bytes_declared=None)
     assert errors(unknown) == ["WEIGHTS_UNKNOWN"]
+
+
+# --- a pipeline ------------------------------------------------------------------------------------------------------
+
+LAYER, TABLE = 200 << 20, 600 << 20
+OF_LAYERS = {
+    "weights_bytes_total": 36 * LAYER + 2 * TABLE,
+    "part_bytes": {"dense": 36 * LAYER, "embedding": TABLE, "lm_head": TABLE},
+    "layer_bytes": [LAYER] * 36,
+    "lm_head_tied": False,
+}
+
+
+def of_stage(rank: int, checkpoint: dict[str, t.Any] | None = None, **changes: t.Any) -> dict[str, t.Any]:
+    """Return the plan of a rank of three stages, or of as many as the changes say."""
+    sizes = {"tensor_parallel_size": 1, "pipeline_parallel_size": 3, "node_rank": rank, "max_model_len": 32768}
+    return plan({**instance(), **sizes, **changes}, **(OF_LAYERS if checkpoint is None else checkpoint))
+
+
+def number(made: dict[str, t.Any], name: str) -> int:
+    return int(made["instances"]["writer"]["numbers"][name]["value"])
+
+
+def test_each_stage_holds_its_own_layers() -> None:
+    alone = of_stage(0, pipeline_parallel_size=1)
+    stages = [of_stage(rank) for rank in range(3)]
+    assert [number(one, "weights") for one in stages] == [12 * LAYER + TABLE, 12 * LAYER, 12 * LAYER + TABLE]
+    # The same requests in a third of the bytes, and every rank is asked for the same.
+    asked = {one["instances"]["writer"]["kv_cache_memory_bytes"] for one in stages}
+    assert asked == {alone["instances"]["writer"]["kv_cache_memory_bytes"] // 3}
+    assert {number(one, "kv_tokens") for one in stages} == {number(alone, "kv_tokens")}
+    assert "layers 12 to 23 of stage 2 of 3" in stages[1]["instances"]["writer"]["numbers"]["weights"]["reason"]
+    assert "PIPELINE_STAGES_UNKNOWN" not in [one["id"] for made in stages for one in made["findings"]]
+
+
+def test_stages_of_unequal_length_hold_unequal_parts_of_one_pool() -> None:
+    by_hand = {"env": {"VLLM_PP_LAYER_PARTITION": "20,10,6"}}
+    stages = [of_stage(rank, **by_hand) for rank in range(3)]
+    (asked,) = {one["instances"]["writer"]["kv_cache_memory_bytes"] for one in stages}
+    assert [number(one, "kv_cache") for one in stages] == [asked, asked // 2, asked * 6 // 20]
+    assert len({number(one, "kv_tokens") for one in stages}) == 1
+    for one in stages:
+        assert number(one, "total") == sum(number(one, name) for name in ("weights", "overhead", "kv_cache"))
+
+
+def test_ranks_of_one_stage_share_its_layers() -> None:
+    stages = [of_stage(rank, tensor_parallel_size=2, pipeline_parallel_size=2) for rank in range(4)]
+    first, last = (18 * LAYER + TABLE) // 2, (18 * LAYER + TABLE) // 2
+    assert [number(one, "weights") for one in stages] == [first, first, last, last]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "changes"),
+    [
+        ({**OF_LAYERS, "layer_bytes": []}, {}),
+        ({key: one for key, one in OF_LAYERS.items() if key != "layer_bytes"}, {}),  # facts of an earlier run
+        ({**OF_LAYERS, "layer_bytes": [LAYER] * 35}, {}),
+    ],
+)
+def test_headers_that_do_not_tell_leave_the_weights_of_all_layers(
+    checkpoint: dict[str, t.Any], changes: dict[str, t.Any]
+) -> None:
+    made = of_stage(1, checkpoint, **changes)
+    assert number(made, "weights") == 36 * LAYER + 2 * TABLE
+    (finding,) = [one for one in made["findings"] if one["id"] == "PIPELINE_STAGES_UNKNOWN"]
+    assert (finding["severity"], made["verdict"]) == ("info", "fits")
+    assert "weights of each rank are planned as if it held all layers" in finding["message"]
+
+
+def test_layers_whose_order_nobody_knows_promise_no_tokens() -> None:
+    full = {"kind": "full_attention", "kv_heads": 8, "head_dim": 128, "v_head_dim": 128}
+    layers = [{**full, "count": 18}, {**full, "kind": "sliding_attention", "window": 1024, "count": 18}]
+    geometry = {"architecture": "Example", "model_type": "example", "attention_heads": 32, "layers": layers}
+    made = of_stage(1, {**OF_LAYERS, "geometry": geometry})
+    # A boot is held to the tokens that were planned, and these would be those of a rank with all layers.
+    assert "kv_tokens" not in made["instances"]["writer"]["numbers"]
+    (finding,) = [one for one in made["findings"] if one["id"] == "PIPELINE_STAGES_UNKNOWN"]
+    assert "cache of each rank are planned" in finding["message"]
+    ordered = of_stage(1, {**OF_LAYERS, "geometry": {**geometry, "order": [0, 1] * 18}})
+    assert number(ordered, "kv_cache") * 3 == number(made, "kv_cache")
+
+
+def test_layers_dealt_out_by_hand_that_do_not_go_round_are_refused() -> None:
+    made = of_stage(1, env={"VLLM_PP_LAYER_PARTITION": "20,10,7"})
+    assert errors(made) == ["PIPELINE_PARTITION_INVALID"]
+    (finding,) = [one for one in made["findings"] if one["severity"] == "error"]
+    assert "20,10,7 does not deal out the model's 36 layers" in finding["message"]
+
+
+def test_the_pool_of_a_pipeline_is_that_of_its_tightest_stage() -> None:
+    wanted = {**instance(), "pipeline_parallel_size": 3, "max_model_len": 32768, "gpu_memory_utilization": 0.3}
+    members = [{"rank": rank, "box": f"spark-{rank}"} for rank in range(3)]
+
+    def made(rank: int, **changes: t.Any) -> dict[str, t.Any]:
+        one = {**wanted, "config": GEOMETRY_CONFIG, "measured": {}, "node_rank": rank, **changes}
+        return box_plan(
+            [{**one, "serving_group": {"members": members}}],
+            memory=MEMORY,
+            observed=OBSERVED,
+            checkpoints={"writer": {**CHECKPOINT, **OF_LAYERS}},
+            host_reserve_bytes=8 * GIB,
+        )
+
+    plans = {f"spark-{rank}": made(rank) for rank in range(3)}
+    asked = [one["instances"]["writer"]["kv_cache_memory_bytes"] for one in plans.values()]
+    # The middle one has no table of embeddings and no head, so more room.
+    assert asked[0] == asked[2] < asked[1]
+    (agreed,) = _group_plan.same_pools([{**wanted, "serving_group": {"members": members}}], plans)
+    assert agreed["kv_cache_memory_bytes"] == asked[0]
+    again = [made(rank, **agreed) for rank in range(3)]
+    assert len({number(one, "kv_tokens") for one in again}) == 1
+    assert {one["verdict"] for one in again} == {"fits"}

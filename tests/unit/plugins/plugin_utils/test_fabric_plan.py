@@ -6,67 +6,23 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import functools
 import itertools
-import pathlib
 import re
-import tempfile
 import typing as t
 
 import pytest
 import yaml
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _fabric_findings, _fabric_sysfs
-from ansible_collections.gb10.fleet.plugins.module_utils._fabric_texts import addresses_of
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import FabricInputError
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_plan import plan_fabric
 from tests.unit.support import fabric_tree as tree
+from tests.unit.support.fabric_boxes import seen
 from tests.unit.support.fabric_tree import Card, spark
 
 BOXES = ["spark-1", "spark-2"]
 # What a ping knows of its other end, to tell crossed cables.
 NEAR = [{"peer_interface": name, "mac": "4c:bb:47:00:00:01"} for name in ("enp1s0f0np0", "enP2p1s0f0np0")]
-MANAGEMENT = {"enP7s7": ("10.0.0.5/24",)}
-
-
-def seen(
-    cards: t.Iterable[Card] | None = None,
-    addresses: t.Mapping[str, tuple[str, ...]] | None = None,
-    files: dict[str, str] | None = None,
-) -> dict[str, t.Any]:
-    """Return what fabric_info says of a box, by way of a tree; of a plain one with one cable where nothing is given."""
-    if cards is None and addresses is None and files is None:
-        return copy.deepcopy(plain())
-    return looked_at(spark() if cards is None else cards, addresses or {}, files or {})
-
-
-@functools.cache
-def plain() -> dict[str, t.Any]:
-    """Return what fabric_info says of a box with a cable in its first cage."""
-    return looked_at(spark(), {}, {})
-
-
-def looked_at(
-    cards: t.Iterable[Card], addresses: t.Mapping[str, tuple[str, ...]], files: dict[str, str]
-) -> dict[str, t.Any]:
-    """Build a tree, and read it."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = tree.build(pathlib.Path(folder), cards)
-        tree.write(root / "proc/net/route", "Iface Destination\nenP7s7 00000000 0100000A 0003 0 0 100 00000000")
-        for path, text in files.items():
-            tree.write(root / path, text)
-        fabric = _fabric_sysfs.read(root, addresses_of(tree.ip_json({**MANAGEMENT, **addresses})))
-    return {
-        "ports": [port.as_dict() for port in fabric.ports],
-        "single": [twin.as_dict() for twin in fabric.single],
-        "virtual": [twin.as_dict() for twin in fabric.virtual],
-        "others": [other.as_dict() for other in fabric.others],
-        "management": dataclasses.asdict(fabric.management),
-        "infiniband_devices": list(fabric.infiniband_devices),
-        "findings": [finding.as_dict() for finding in _fabric_findings.findings(fabric)],
-    }
 
 
 def ids(plan: dict[str, t.Any]) -> list[str]:
@@ -267,7 +223,30 @@ def test_without_a_look_at_the_boxes() -> None:
 
     assert plan["verdict"] == "unobserved"
     assert plan["boxes"]["spark-1"] == {"state": "unobserved", "twins": [], "netplan": {}, "pings": []}
-    assert all(value for rank in plan["ranks"] for value in rank["environment"].values())
+    # The inventory alone decides the addresses; names of interfaces and devices are those of the boxes.
+    assert [rank["environment"] for rank in plan["ranks"]] == [
+        {"VLLM_HOST_IP": "192.168.100.11"},
+        {"VLLM_HOST_IP": "192.168.100.12"},
+    ]
+    assert plan["head"] == {"box": "spark-1", "address": "192.168.100.11", "interface": ""}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"shared_subnet": True},
+        {"subnets": ["10.5.0.0/24", "10.6.0.0/24"], "first_host": 40},
+        {"members": [{"box": "spark-1", "addresses": ["192.168.100.7", "192.168.101.9"]}, "spark-2"]},
+        {"members": ["spark-1", {"box": "spark-2", "cages": [1]}]},
+    ],
+)
+def test_looking_at_the_boxes_does_not_move_the_addresses_of_the_ranks(changes: dict[str, t.Any]) -> None:
+    fabric = {"members": BOXES, **changes}
+    observed = {"spark-1": seen(), "spark-2": seen(spark(cabled=[0, 1]))}
+
+    before, after = plan_fabric(fabric), plan_fabric(fabric, observed)
+    assert [rank["address"] for rank in before["ranks"]] == [rank["address"] for rank in after["ranks"]]
 
 
 @pytest.mark.parametrize("cards", [[], spark(cabled=[])])
@@ -389,6 +368,30 @@ def test_subnets_that_do_not_go_round_or_are_too_small() -> None:
     assert fits["verdict"] == "planned"
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"first_host": 253}, []),
+        ({"first_host": 254}, ["FABRIC_SUBNET_TOO_SMALL"] * 2),
+        ({"subnets": ["10.3.0.0/29", "10.4.0.0/24"]}, ["FABRIC_SUBNET_TOO_SMALL"]),
+        ({"subnets": ["10.3.0.0/24"]}, ["FABRIC_SUBNETS_TOO_FEW"]),
+        ({"subnets": ["10.3.0.0/24"], "shared_subnet": True}, []),
+        ({"members": ["a", {"box": "b", "addresses": ["192.168.100.11", "192.168.101.12"]}]}, ["FABRIC_ADDRESS_TAKEN"]),
+        (
+            {"members": ["a", {"box": "b", "addresses": ["192.168.102.12", "192.168.103.12"]}]},
+            ["FABRIC_ADDRESS_UNUSED"] * 2,
+        ),
+        ({"members": [{"box": "a", "cages": [0, 1]}, {"box": "b", "cages": [1]}]}, ["FABRIC_CABLES_DIFFER"]),
+        ({"members": ["a", {"box": "b", "addresses": [f"192.168.10{one}.12" for one in range(4)]}]}, []),
+    ],
+)
+def test_what_of_the_addresses_nobody_has_to_look_for(changes: dict[str, t.Any], expected: list[str]) -> None:
+    plan = plan_fabric({"members": ["a", "b"], **changes})
+
+    assert [one["id"] for one in plan["findings"] if one["severity"] == "error"] == expected
+    assert plan["verdict"] == ("refused" if expected else "unobserved")
+
+
 # --- GID index -------------------------------------------------------------------------------------------------------
 
 
@@ -454,6 +457,41 @@ def test_layouts(boxes: int, tensor: int, pipeline: int, heads: int, kv_heads: i
     assert plan["verdict"] == ("refused" if expected else "planned")
 
 
+@pytest.mark.parametrize(("topology", "boxes"), [("switch", 4), ("ring", 3), ("ring", 4)])
+@pytest.mark.parametrize(
+    ("model", "heads", "kv_heads", "fits"),
+    [
+        # Which (boxes, tensor, pipeline) a model takes.
+        ("64 heads, 8 KV heads", 64, 8, {(4, 4, 1), (4, 2, 2), (4, 1, 4), (3, 1, 3)}),
+        ("64 heads, 2 KV heads, copied over 4 ranks", 64, 2, {(4, 4, 1), (4, 2, 2), (4, 1, 4), (3, 1, 3)}),
+        ("24 heads, 6 KV heads", 24, 6, {(4, 2, 2), (4, 1, 4), (3, 3, 1), (3, 1, 3)}),
+        ("48 heads, 3 KV heads", 48, 3, {(4, 1, 4), (3, 3, 1), (3, 1, 3)}),
+        ("28 heads, 4 KV heads", 28, 4, {(4, 4, 1), (4, 2, 2), (4, 1, 4), (3, 1, 3)}),
+        ("one KV head", 16, 1, {(4, 4, 1), (4, 2, 2), (4, 1, 4), (3, 1, 3)}),
+    ],
+)
+def test_which_layouts_of_three_and_four_boxes_a_model_takes(
+    model: str, heads: int, kv_heads: int, fits: set[tuple[int, int, int]], topology: str, boxes: int
+) -> None:
+    names = [f"spark-{number}" for number in range(1, boxes + 1)]
+    fabric = {"topology": topology, "members": names}
+    geometry = {"attention_heads": heads, "layers": [{"count": 36, "kv_heads": kv_heads}]}
+    taken = set()
+    for tensor in range(1, 5):
+        for pipeline in range(1, 5):
+            layout = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "geometry": geometry}
+            plan = plan_fabric(fabric, {}, {}, layout)
+            refused = {one["id"] for one in plan["findings"] if one["severity"] == "error"}
+            assert (plan["verdict"] == "refused") is bool(refused)
+            if not refused:
+                taken.add((boxes, tensor, pipeline))
+            elif tensor * pipeline == boxes:
+                assert refused <= {"HEADS_NOT_DIVISIBLE", "KV_HEADS_NOT_DIVISIBLE"}
+            else:
+                assert refused & {"TP_EXCEEDS_LOCAL_GPUS", "LAYOUT_LEAVES_BOXES_IDLE"}
+    assert taken == {one for one in fits if one[0] == boxes}, model
+
+
 # --- what the inventory alone gives away -----------------------------------------------------------------------------
 
 
@@ -493,6 +531,8 @@ def test_layouts(boxes: int, tensor: int, pipeline: int, heads: int, kv_heads: i
         ({"members": BOXES, "environment": {"NCCL_IB_GID_INDEX": ""}}, "is not the same as leaving it unset"),
         ({"members": BOXES, "environment": {"NCCL_IB_HCA": "rocep1s0f0"}}, "is another one on every box"),
         ({"members": BOXES, "environment": {"NCCL_DEBUG": True}}, "put the exact text in quotes"),
+        ({"members": BOXES, "environment": {"HF_TOKEN": "x"}}, "fabric.environment.HF_TOKEN: has 'HF_TOKEN'"),
+        ({"members": BOXES, "subnets": ["255.255.255.0/24"]}, "cannot hold two boxes"),
     ],
 )  # fmt: skip
 def test_refused_from_the_inventory_alone(fabric: t.Any, says: str) -> None:

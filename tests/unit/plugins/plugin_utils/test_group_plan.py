@@ -36,15 +36,40 @@ def test_ranks_that_agree_and_groups_that_are_not_planned_are_left_alone(found: 
     assert _group_plan.same_pools([BIG, SMALL], found) == [BIG, SMALL]
 
 
-@pytest.mark.parametrize(("size", "heads"), [(1, 3), (2, 0), (2, 4), (4, 64)])
-def test_heads_that_can_be_dealt_out_are_no_finding(size: int, heads: int) -> None:
-    checkpoint = {"geometry": {"attention_heads": heads}}
-    assert not _group_plan.head_findings({"name": "big", "tensor_parallel_size": size}, checkpoint)
+FULL = {"kind": "full_attention", "kv_heads": 8, "count": 20}
+# Latent attention keeps one head for all; recurrent layers keep none.
+LATENT, RECURRENT = {"kind": "latent_attention", "count": 61}, {"kind": "gated_delta_net", "count": 36}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "geometry"),
+    [
+        (1, 1, {"attention_heads": 3}),
+        (2, 1, {}),
+        (2, 1, {"attention_heads": 4}),
+        (4, 1, {"attention_heads": 64, "layers": [FULL]}),
+        (16, 1, {"attention_heads": 64, "layers": [FULL]}),  # each KV head is on two ranks
+        (4, 1, {"attention_heads": 64, "layers": [LATENT]}),
+        (2, 2, {"attention_heads": 32, "layers": [{**FULL, "kv_heads": 2}, RECURRENT]}),
+        (1, 3, {"attention_heads": 28, "layers": [FULL]}),
+    ],
+)
+def test_a_model_that_can_be_dealt_out_is_no_finding(tensor: int, pipeline: int, geometry: dict[str, t.Any]) -> None:
+    instance = {"name": "big", "tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
+    assert not _group_plan.layout_findings(instance, {"geometry": geometry})
 
 
 def test_heads_that_cannot_be_dealt_out_are_refused_with_what_can() -> None:
     checkpoint = {"geometry": {"attention_heads": 28}}
-    (finding,) = _group_plan.head_findings({"name": "big", "tensor_parallel_size": 3}, checkpoint)
+    (finding,) = _group_plan.layout_findings({"name": "big", "tensor_parallel_size": 3}, checkpoint)
     assert (finding.id, finding.severity) == ("HEADS_NOT_DIVISIBLE", "error")
-    assert "tensor_parallel_size 3 does not divide the model's 28 attention heads" in finding.message
-    assert "Sizes that do: 1, 2, 4." in finding.remedy
+    assert finding.message == "tensor_parallel_size 3 does not divide the 28 attention heads of the model."
+    assert finding.remedy == "Use one of 1, 2, 4, and pipeline_parallel_size for the rest."
+
+
+def test_kv_heads_and_layers_that_cannot_be_dealt_out_are_refused() -> None:
+    geometry = {"attention_heads": 48, "layers": [{**FULL, "kv_heads": 6}, {**FULL, "kv_heads": 4, "count": 1}]}
+    instance = {"name": "big", "tensor_parallel_size": 4, "pipeline_parallel_size": 22}
+    found = _group_plan.layout_findings(instance, {"geometry": geometry})
+    assert [one.id for one in found] == ["KV_HEADS_NOT_DIVISIBLE", "LAYERS_FEWER_THAN_STAGES"]
+    assert "the 6 KV heads" in found[0].message

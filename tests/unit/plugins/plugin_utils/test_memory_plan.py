@@ -352,7 +352,12 @@ def test_unknown_model_needs_bytes_from_the_user() -> None:
     assert ids(pinned) == ["KV_GEOMETRY_UNKNOWN"]
     assert "kv_tokens" not in pinned["instances"][0]["numbers"]
     nothing = plan_memory(BOX, [instance(config=None)])
-    assert "neither config" in nothing["findings"][0]["message"]
+    assert "neither its config.json" in nothing["findings"][0]["message"]
+    assert "plan_checkpoints" in nothing["findings"][0]["remedy"]
+    # A boot log would never say how large the cache of a model is that cannot be split so.
+    uneven = plan_memory(BOX, [instance(tensor_parallel_size=3)])
+    assert ids(uneven, "error")[0] == "KV_GEOMETRY_UNKNOWN"
+    assert uneven["findings"][0]["remedy"].startswith("Use a tensor_parallel_size that divides them")
 
 
 def test_version_that_stands_in_is_said() -> None:

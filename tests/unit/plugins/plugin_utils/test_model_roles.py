@@ -165,22 +165,6 @@ def test_the_other_keys(entry: dict[str, t.Any], says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "like"),
-    [
-        ("vllm_server_boot_timout", "vllm_server_boot_timeout"),
-        ("model_catalog", "model_catalogue"),
-        ("model_role", "model_roles"),
-        ("model_store_folder", ""),
-        ("vllm_server_boot_timeout", ""),
-        ("ansible_user", ""),
-    ],
-)
-def test_a_variable_that_nothing_reads(name: str, like: str) -> None:
-    found = [one.remedy for one in _model_roles.misspelt([name], {"vllm_server_boot_timeout"})]
-    assert found == ([f"did you mean {like}?"] if like else [])
-
-
-@pytest.mark.parametrize(
     ("args", "extra"),
     [
         ({"mm_processor_cache_gb": 200}, {"mm_processor_cache_gb": 400 << 30}),

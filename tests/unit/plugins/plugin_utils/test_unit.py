@@ -253,6 +253,16 @@ def test_the_ranks_of_a_group_differ_in_their_rank_and_in_what_is_of_their_box()
     assert head["spec"] != follower["spec"]
 
 
+@pytest.mark.parametrize("gpu", ["cdi", "none"])
+def test_a_container_gets_what_rdma_needs_once(gpu: str) -> None:
+    container = {"ulimits": {"memlock": "-1", "stack": "67108864"}, "capabilities": ["IPC_LOCK"]}
+    instance = {**INSTANCE, "devices": ["/dev/infiniband"], **container}
+    argv = _unit.docker_run(instance, [], layout(gpu=gpu), {})
+    for word in ("--ulimit=memlock=-1", "--ulimit=stack=67108864", "--cap-add=IPC_LOCK", "--device=/dev/infiniband"):
+        assert argv.count(word) == 1
+    assert ("--ulimit=memlock=-1" in _unit.docker_run(INSTANCE, [], layout(gpu=gpu), {})) is (gpu == "cdi")
+
+
 def test_ranks_that_were_deployed_alike_know_each_other_by_their_settings() -> None:
     spec = rank(0)["settings"]["group"]["spec"]
     assert rank(1)["settings"]["group"]["spec"] == spec

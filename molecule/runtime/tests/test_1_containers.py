@@ -17,13 +17,21 @@ MINE = {"log-opts": {"max-size": "10m"}, "exec-opts": ["native.umask=normal"]}
 
 
 def run(*, check: bool = False, **extra: object) -> kit.Run:
-    """Run site.yml as far as the container runtime; the box serves nothing."""
-    return box.run("playbooks/site.yml", check=check, **extra)
+    """Run of site.yml what is of the container runtime; the box serves nothing."""
+    return box.run("playbooks/site.yml", check=check, tags=["container_runtime"], **extra)
 
 
 def write(text: str) -> None:
     """Write Docker Engine's configuration as a person would."""
     box.ask(f"mkdir -p /etc/docker && cat > {CONFIG} <<'END'\n{text}\nEND")
+
+
+def test_the_newest_driver_is_installed_and_booted_with_in_one_run() -> None:
+    """The box that all tests below have: from none to a driver that brings a newer kernel with it."""
+    box.offer("current")
+    result = box.run(nvidia_driver_allow_reboot=True)
+    assert result.status == "successful", result.failures
+    assert box.loaded() == (box.NEW_KERNEL, box.NEW_DRIVER)
 
 
 def test_a_configuration_that_is_no_json_is_refused_by_its_line() -> None:

@@ -1,0 +1,165 @@
+# Copyright: gb10.fleet contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Where boxes go back to. A box is written as its good generations, the newest first, which is the one that serves."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _rollback
+
+INVENTORY = {"all": ["a", "b", "c", "d"], "pair": ["a", "b"], "other": ["a", "b", "c"]}
+MEMBERS = {"pair": ("a", "b"), "other": ("b", "c"), "gone": ("a", "z")}
+
+
+def good(text: str) -> _rollback.Good:
+    """Read "id", or "id=pair:1" for a rank of the group pair as it was deployed the first time."""
+    name, _, rank = text.partition("=")
+    group, _, spec = rank.partition(":")
+    return _rollback.Good(name, "then", (name,), (_rollback.Rank(group, MEMBERS[group], spec),) if group else ())
+
+
+def box(name: str, text: str) -> _rollback.Box:
+    generations = tuple(map(good, text.split()))
+    return _rollback.Box(name, generations[0].id, generations, generations[0].ranks)
+
+
+def planned(wanted: str = "", /, **boxes: str) -> _rollback.Plan:
+    named = wanted.split(",") if wanted else []
+    return _rollback.plan([box(*one) for one in boxes.items()], named, INVENTORY)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "boxes", "targets", "together"),
+    [
+        ("", {"a": "a2 a1", "b": "b3 b2 b1"}, {"a": "a1", "b": "b2"}, []),
+        # Both were switched together the last time: to another deployment, from single boxes, and to them.
+        ("", {"a": "a2=pair:2 a1=pair:1", "b": "b2=pair:2 b1=pair:1"}, {"a": "a1", "b": "b1"}, ["ab"]),
+        ("", {"a": "a2=pair:2 a1", "b": "b2=pair:2 b1", "c": "c2 c1"}, {"a": "a1", "b": "b1", "c": "c1"}, ["ab"]),
+        ("", {"a": "a2 a1=pair:1", "b": "b2 b1=pair:1"}, {"a": "a1", "b": "b1"}, ["ab"]),
+        # One generation of one rank is enough, and the other goes to its newest with the same deployment.
+        ("a1", {"a": "a2=pair:2 a1=pair:1", "b": "b3=pair:2 b2 b1=pair:1"}, {"a": "a1", "b": "b1"}, ["ab"]),
+        ("b1", {"a": "a3=pair:1 a1=pair:1", "b": "b2 b1=pair:1"}, {"a": "a3", "b": "b1"}, ["ab"]),
+        ("a1,b1", {"a": "a2=pair:2 a1", "b": "b2=pair:2 b3 b1"}, {"a": "a1", "b": "b1"}, ["ab"]),
+        # The same content on two boxes is a generation of the same name.
+        ("x", {"c": "c2 x", "d": "x d1"}, {"c": "x", "d": "x"}, []),
+        # One box changes its partner: all three go at once.
+        (
+            "",
+            {"a": "a2=pair:1 a1", "b": "b2=pair:1 b1=other:1", "c": "c2 c1=other:1"},
+            {"a": "a1", "b": "b1", "c": "c1"},
+            ["abc"],
+        ),
+    ],
+)
+def test_where_boxes_go_back_to_and_which_of_them_at_once(
+    wanted: str, boxes: dict[str, str], targets: dict[str, str], together: list[str]
+) -> None:
+    plan = planned(wanted, **boxes)
+    assert plan.problems == ()
+    assert {name: one.id for name, one in plan.targets.items()} == targets
+    assert ["".join(some) for some in plan.together] == together
+
+
+@pytest.mark.parametrize(
+    ("wanted", "boxes", "says"),
+    [
+        (
+            "",
+            {"a": "a1", "b": "b2 b1"},
+            (
+                "a cannot go back to an earlier generation: the good ones that it has are a1, and a1 serves now; "
+                "run it for the others alone (-l b). Nothing was changed."
+            ),
+        ),
+        (
+            "b1",
+            {"a": "a2 a1", "b": "b2 b1"},
+            (
+                "a cannot go back to b1: the good ones that it has are a2, a1, and a2 serves now; run it for the "
+                "others alone (-l b), or name one of its own, too (-e rollback_to=b1,ID). Nothing was changed."
+            ),
+        ),
+        (
+            "a1,a2",
+            {"a": "a3 a2 a1"},
+            "rollback_to names a2, a1 of a; name one of them only. Nothing was changed.",
+        ),
+        (
+            "a1,x",
+            {"a": "a2 a1"},
+            ("rollback_to names x, which is a good generation of no box of this run (a: a2, a1). Nothing was changed."),
+        ),
+        (
+            "",
+            {"a": "a2=pair:2 a1=pair:1"},
+            (
+                "a is a rank of the serving group pair (a, b), whose ranks start and stop together only, and b is "
+                "not in this run; run it for all of them: -l pair. Nothing was changed."
+            ),
+        ),
+        (
+            "",
+            {"b": "b2 b1=other:1"},
+            (
+                "b would, by going back to generation b1, become a rank of the serving group other (b, c), whose "
+                "ranks start and stop together only, and c is not in this run; run it for all of them: -l b,c. "
+                "Nothing was changed."
+            ),
+        ),
+        (
+            "",
+            {"a": "a2=gone:1 a1"},
+            (
+                "a is a rank of the serving group gone (a, z), whose ranks start and stop together only, and z is "
+                "not in this run; put z back into the inventory, or say there what to serve instead and run "
+                "site.yml. Nothing was changed."
+            ),
+        ),
+        (
+            "",
+            {"a": "a3=pair:2 a2=pair:1 a1", "b": "b3=pair:2 b2 b1=pair:1"},
+            (
+                "a and b would not go back to the same deployment of the serving group pair: a to a2 (pair as 1); b"
+                " to b2 (no rank of pair); name one of a that the others have, too, and they follow it: -e "
+                "rollback_to=a2. Nothing was changed."
+            ),
+        ),
+        (
+            "",
+            {"a": "a2=pair:2 a1=pair:1", "b": "b2=pair:2 b1=pair:0"},
+            (
+                "a and b would not go back to the same deployment of the serving group pair: a to a1 (pair as 1); b"
+                " to b1 (pair as 0); they have no earlier one in common, so name a generation without the group for"
+                " each box, -e rollback_to=ID,ID (the good ones are a: a2, a1; b: b2, b1), or run site.yml with "
+                "what they are to serve. Nothing was changed."
+            ),
+        ),
+    ],
+)
+def test_what_speaks_against_it_is_one_sentence_with_what_to_type(
+    wanted: str, boxes: dict[str, str], says: str
+) -> None:
+    assert planned(wanted, **boxes).problems == (says,)
+
+
+def test_everything_is_said_at_once() -> None:
+    plan = planned(a="a2=pair:2 a1", c="c2=other:1 c1", d="d1")
+    assert [one.partition(" ")[0] for one in plan.problems] == ["d", "a", "c"]
+
+
+def test_a_box_is_read_from_what_it_says_of_itself() -> None:
+    group = {"name": "pair", "boxes": ["a", "b"], "spec": "1"}
+    observed = {
+        "deployment": {
+            "serving": "",
+            "good": [{"id": "g", "proven_at": "then", "instances": [{"name": "big", "group": group}, {"name": "one"}]}],
+        },
+        # A switch that could not be undone: no generation serves, and the rank is there nevertheless.
+        "instances": {"big": {"name": "big", "group": group}},
+    }
+    found = _rollback.Box.from_plain("a", observed)
+    rank = _rollback.Rank("pair", ("a", "b"), "1")
+    assert found == _rollback.Box("a", "", (_rollback.Good("g", "then", ("big", "one"), (rank,)),), (rank,))
