@@ -241,7 +241,7 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     # systemd calls this after every failed start. In the pause after it nobody knows yet whether there will be another
     # one, and a call that comes while this one is still running would be lost.
     waited = 0.0
-    while unit.sub_state == "auto-restart" and waited < _PAUSE_LIMIT_S:
+    while unit.pausing and waited < _PAUSE_LIMIT_S:
         time.sleep(_PAUSE_POLL_S)
         waited += _PAUSE_POLL_S
         unit = _instance.show(_command.run, unit.name)

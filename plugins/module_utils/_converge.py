@@ -136,12 +136,10 @@ def failure_of(found: _instance.Instance, *, keep_trying: bool = False) -> str:
     unit = found.unit
     if unit.given_up:
         return f"systemd reports {unit.result}"
-    if keep_trying and unit.sub_state == "auto-restart":
-        return ""
-    if unit.restarts > 0 and unit.sub_state == "auto-restart":
-        return "the first start failed"
-    if unit.sub_state == "auto-restart":
-        return f"the first start failed ({unit.result})"
+    if unit.pausing:
+        if keep_trying:
+            return ""
+        return "the first start failed" if unit.restarts > 0 else f"the first start failed ({unit.result})"
     return "it was stopped by somebody else" if unit.active_state == "inactive" else ""
 
 

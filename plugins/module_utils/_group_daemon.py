@@ -93,14 +93,14 @@ class Group:
 
 def stage_of(unit: _instance.Unit, files: _group_files.GroupFiles) -> _group_rules.Stage:
     """Return what a rank is doing, by its unit and by what was left of its present start."""
-    if unit.active_state == "failed" and not files.stopped(unit.invocation):
+    if unit.pausing:
+        return "pausing"
+    if unit.given_up and not files.stopped(unit.invocation):
         return "given-up"
     if unit.active_state in ("inactive", "failed"):
         return "stopped"
     if unit.active_state == "deactivating":
         return "ending"
-    if unit.sub_state.startswith("auto-restart"):
-        return "pausing"
     if unit.sub_state in _BEFORE_MAIN:
         gate = files.gate(unit.invocation)
         return "open" if gate is not None and gate.open else "gating"

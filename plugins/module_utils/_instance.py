@@ -84,9 +84,18 @@ class Unit:
         return self.active_state in {"activating", "reloading"}
 
     @property
+    def pausing(self) -> bool:
+        """Whether systemd waits before it tries again, or is about to find out whether it may.
+
+        Since version 254 the pause begins in a state of its own, in which the unit counts as inactive or failed, and
+        ends in another one (SERVICE_*_AUTO_RESTART* in systemd's src/basic/unit-def.h).
+        """
+        return "auto-restart" in self.sub_state
+
+    @property
     def given_up(self) -> bool:
         """Whether systemd has stopped trying."""
-        return self.active_state == "failed"
+        return self.active_state == "failed" and not self.pausing
 
 
 def unit_name(instance: str) -> str:

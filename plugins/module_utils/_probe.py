@@ -243,9 +243,10 @@ def _find_server(session: Session) -> None:
     where = str(session.client.endpoint)
     if state.life in {"gone", "restarting"}:
         squatter = finding("PORT_SQUATTER", f"Something else answers at {where}.", _describe(reply))
+        # An engine that finds its port taken ends, so who answers is the cause, and its absence what came of it.
         if state.life == "gone":
-            raise Fall("dead", finding("PROCESS_GONE", f"The process is gone: {state.detail}."), squatter)
-        raise Fall("port_squatter", finding("PROCESS_RESTARTING", f"The process is not up: {state.detail}."), squatter)
+            raise Fall("port_squatter", squatter, finding("PROCESS_GONE", f"The process is gone: {state.detail}."))
+        raise Fall("port_squatter", squatter, finding("PROCESS_RESTARTING", f"The process is not up: {state.detail}."))
     session.evidence["health"] = reply.status
     version = _version(session)
     if reply.status == 503 and version:

@@ -56,7 +56,7 @@ class ProcessState:
             return cls("gone", "systemd knows no unit of that name")
         has_main = unit.get("MainPID", "0") not in {"", "0"}
         ending = f"result {unit.get('Result') or '?'}, last exit status {unit.get('ExecMainStatus') or '?'}"
-        if sub.startswith("auto-restart"):
+        if "auto-restart" in sub:
             return cls(
                 "restarting", f"systemd will start the unit again ({unit.get('NRestarts', '?')} so far; {ending})"
             )

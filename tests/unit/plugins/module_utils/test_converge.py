@@ -132,6 +132,20 @@ def test_a_first_start_that_fails_is_stopped_and_explained(tmp_path: pathlib.Pat
     assert box.calls == [f"stop {UNIT}"]
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        "ActiveState=failed SubState=failed-before-auto-restart",
+        "ActiveState=inactive SubState=dead-before-auto-restart",
+        "ActiveState=activating SubState=auto-restart-queued",
+    ],
+)
+def test_a_pause_is_no_end_however_systemd_calls_it(tmp_path: pathlib.Path, state: str) -> None:
+    box = FakeBox(tmp_path, STOPPED, STARTING, f"{state} Result=exit-code NRestarts=1", STARTING, ACTIVE, spec=SPEC)
+    outcome = box.started(step_s=60.0, keep_trying=True)
+    assert (outcome.failed, outcome.finished) == (False, True)
+
+
 def test_what_has_served_before_is_tried_again_and_never_stopped(tmp_path: pathlib.Path) -> None:
     box = FakeBox(tmp_path, STOPPED, STARTING, RETRYING, RETRYING, STARTING, f"{FAILED} NRestarts=2")
     outcome = box.started(step_s=60.0, keep_trying=True)

@@ -131,6 +131,8 @@ def rank(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
         ("deactivating", "stop-post", None, "ending"),
         ("activating", "auto-restart", None, "pausing"),
         ("activating", "auto-restart-queued", None, "pausing"),
+        ("failed", "failed-before-auto-restart", None, "pausing"),
+        ("inactive", "dead-before-auto-restart", None, "pausing"),
         ("activating", "start-pre", None, "gating"),
         ("activating", "start-pre", Gate("a", False, 1.0), "gating"),
         ("activating", "start-pre", Gate("a", True, 1.0), "open"),

@@ -102,8 +102,8 @@ def test_without_a_process_nothing_is_claimed_about_it(server: fake.OpenAIServer
 @pytest.mark.parametrize(
     ("life", "stage", "findings"),
     [
-        ("gone", "dead", ["PROCESS_GONE", "PORT_SQUATTER"]),
-        ("restarting", "port_squatter", ["PROCESS_RESTARTING", "PORT_SQUATTER"]),
+        ("gone", "port_squatter", ["PORT_SQUATTER", "PROCESS_GONE"]),
+        ("restarting", "port_squatter", ["PORT_SQUATTER", "PROCESS_RESTARTING"]),
     ],
 )
 def test_whoever_answers_for_a_process_that_is_not_there_is_a_stranger(

@@ -37,6 +37,8 @@ def shown(**properties: t.Any) -> str:
             "3 so far; result exit-code, last exit status 1",
         ),
         (shown(ActiveState="activating", SubState="auto-restart-queued"), "restarting", "start the unit again"),
+        (shown(ActiveState="failed", SubState="failed-before-auto-restart"), "restarting", "start the unit again"),
+        (shown(ActiveState="inactive", SubState="dead-before-auto-restart"), "restarting", "start the unit again"),
         (
             shown(ActiveState="failed", SubState="failed", Result="start-limit-hit", ExecMainStatus=1),
             "gone",
