@@ -12,14 +12,14 @@ import pathlib
 import time
 import typing as t
 
-from tests.lab import kit
+from tests.lab import kit, twins
 
 HEAD, FOLLOWER = "spark-1", "spark-2"
 BOXES = (HEAD, FOLLOWER)
 NAME = "coordinator"
 UNIT = f"vllm-{NAME}.service"
 ADDRESSES = {HEAD: "192.168.100.11", FOLLOWER: "192.168.100.12"}
-CABLE = "enp1s0f0np0"
+CABLE = twins.TWINS[0]
 SILENCE_S, HEARTBEAT_S = 20, 15
 PEER_PORT = 29511
 # Every process of an engine, from the first on; the brackets keep the pattern from matching itself.
@@ -32,21 +32,23 @@ BACK_S = 1800
 # (15 + 2 * 22 s), and then the end of the engine, whichever of the first two it is.
 ALONE_S = 15 + 2 * 22 + 35
 
-NETPLAN = """\
-network:
-  version: 2
-  ethernets:
-    {interface}:
-      dhcp4: false
-      link-local: []
-      addresses: [{address}/24]
+# The fabric gives the ranks their addresses and the interfaces that they talk over. The boxes of the lab have no RDMA,
+# so NCCL_NET and the devices are told, as somebody would who does without.
+FABRIC = f"""\
+fabric:
+  members: [{HEAD}, {FOLLOWER}]
+fabric_sysroot: {twins.TREE}
+fabric_confirm_timeout: 20
+fabric_verify_timeout: 20
+serving_env: {{NCCL_NET: Socket}}
+serving_devices: []
 """
 
 
 def inventory(folder: pathlib.Path, group: str = "", **files: str) -> pathlib.Path:
     """Return an inventory in which both boxes of the lab are one serving group, called pair."""
     text = (
-        f"serving_group:\n  model_role: {NAME}\n  tensor_parallel_size: 2\n"
+        f"{FABRIC}serving_group:\n  model_role: {NAME}\n  tensor_parallel_size: 2\n"
         f"  silence_seconds: {SILENCE_S}\n  heartbeat_seconds: {HEARTBEAT_S}\n"
         f"vllm_server_boot_timeout: {BACK_S}\n"
     )
@@ -54,32 +56,20 @@ def inventory(folder: pathlib.Path, group: str = "", **files: str) -> pathlib.Pa
         "hosts.yml": "sparks:\n  children:\n    pair:\n      hosts:\n        spark-1:\n        spark-2:\n",
         "group_vars/pair.yml": text + group,
     }
-    for box in BOXES:
-        edits[f"host_vars/{box}.yml"] = (
-            f"serving_address: {ADDRESSES[box]}\nserving_env:\n  GLOO_SOCKET_IFNAME: {CABLE}\n"
-        )
     return kit.edited_inventory(folder, {**edits, **files})
 
 
 def plug_in() -> None:
-    """Give the first twin of each box its address, as the fabric of real boxes has it: it outlives a reboot."""
+    """Give each box a ConnectX-7 with a cable in its inner cage, and nothing on it set up."""
     for box in BOXES:
-        text = NETPLAN.format(interface=CABLE, address=ADDRESSES[box])
-        kit.on_box(box, f"umask 077 && cat >/etc/netplan/60-pair.yaml <<'EOF'\n{text}EOF\nnetplan apply")
-    for box, other in (BOXES, BOXES[::-1]):
-        kit.wait_for(
-            lambda box=box, other=other: (
-                "1 received" in kit.on_box(box, f"ping -c 1 -W 1 {ADDRESSES[other]}", check=False)
-            ),
-            seconds=30,
-            what=f"a cable between {box} and {other}",
-        )
+        twins.wipe(box)
+        twins.put_tree(box, twins.cards())
 
 
 def unplug() -> None:
-    """Take the addresses away again."""
+    """Take the fabric away again."""
     for box in BOXES:
-        kit.on_box(box, f"rm -f /etc/netplan/60-pair.yaml; ip addr flush dev {CABLE}; systemctl stop systemd-networkd")
+        twins.wipe(box)
 
 
 def active(box: str) -> bool:
