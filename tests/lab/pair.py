@@ -40,23 +40,24 @@ fabric:
 fabric_sysroot: {twins.TREE}
 fabric_confirm_timeout: 20
 fabric_verify_timeout: 20
-serving_env: {{NCCL_NET: Socket}}
-serving_devices: []
 """
+# These take the place of the single instances that the boxes of the lab have.
+HOST_VARS = "serving_env: {NCCL_NET: Socket}\nserving_devices: []\n"
 
 
-def inventory(folder: pathlib.Path, group: str = "", **files: str) -> pathlib.Path:
+def inventory(folder: pathlib.Path) -> pathlib.Path:
     """Return an inventory in which both boxes of the lab are one serving group, called pair."""
     text = (
-        f"{FABRIC}serving_group:\n  model_role: {NAME}\n  tensor_parallel_size: 2\n"
+        f"serving_group:\n  model_role: {NAME}\n  tensor_parallel_size: 2\n"
         f"  silence_seconds: {SILENCE_S}\n  heartbeat_seconds: {HEARTBEAT_S}\n"
-        f"vllm_server_boot_timeout: {BACK_S}\n"
+        f"vllm_server_boot_timeout: {BACK_S}\n{FABRIC}"
     )
     edits = {
         "hosts.yml": "sparks:\n  children:\n    pair:\n      hosts:\n        spark-1:\n        spark-2:\n",
-        "group_vars/pair.yml": text + group,
+        "group_vars/pair.yml": text,
+        **{f"host_vars/{box}.yml": HOST_VARS for box in BOXES},
     }
-    return kit.edited_inventory(folder, {**edits, **files})
+    return kit.edited_inventory(folder, edits)
 
 
 def plug_in() -> None:
