@@ -41,3 +41,20 @@ attributes:
     details:
       - This module changes nothing.
 """
+
+    # An action plugin that reads the inventory and opens no connection.
+    CONTROLLER = r"""
+options: {}
+attributes:
+  action:
+    description: Runs on the controller.
+    support: full
+  check_mode:
+    description: Can run in C(check_mode) and return the same.
+    support: full
+  diff_mode:
+    description: Returns in C(--diff) mode what changed.
+    support: N/A
+    details:
+      - This module changes nothing.
+"""

@@ -20,16 +20,8 @@ description:
   - Runs on the controller and opens no connection.
 author:
   - gb10.fleet maintainers (!UNKNOWN)
-attributes:
-  action:
-    description: Runs on the controller.
-    support: full
-  check_mode:
-    description: Can run in check mode and return the same.
-    support: full
-  diff_mode:
-    description: Returns what changed in diff mode.
-    support: none
+extends_documentation_fragment:
+  - gb10.fleet._attributes.controller
 options:
   observed:
     description: By box, what M(gb10.fleet.vllm_instance_info) returned.
