@@ -182,12 +182,13 @@ def test_a_pair_of_which_one_rank_cannot_start_stays_down_with_one_line_on_each_
     folder = f"/etc/systemd/system/{UNIT}.d"
     # A flag that no vLLM has, put in by hand behind the collection's back.
     show = f"sed -n /^ExecStart=/,/[^\\\\\\\\]\\$/p /etc/systemd/system/{UNIT}"
-    kit.on_box(FOLLOWER, f"mkdir -p {folder} && {{ echo [Service]; echo ExecStart=; {show}; }} > {folder}/broken.conf")
-    kit.on_box(FOLLOWER, f"sed -i s/--enforce-eager/--no-such-flag/ {folder}/broken.conf && systemctl daemon-reload")
     before = {box: len(pair.given_up(box)) for box in BOXES}
-    for box in BOXES:
-        kit.on_box(box, f"systemctl reset-failed {UNIT}")
     try:
+        edit = f"{{ echo [Service]; echo ExecStart=; {show}; }} > {folder}/broken.conf"
+        kit.on_box(FOLLOWER, f"test -f /etc/systemd/system/{UNIT} && mkdir -p {folder} && {edit}")
+        kit.on_box(FOLLOWER, f"sed -i s/--enforce-eager/--no-such-flag/ {folder}/broken.conf && systemctl daemon-reload")
+        for box in BOXES:
+            kit.on_box(box, f"systemctl reset-failed {UNIT}")
         kit.on_box(FOLLOWER, f"systemctl restart --no-block {UNIT}")
         for box in BOXES:
             kit.wait_for(
