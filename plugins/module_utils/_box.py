@@ -112,7 +112,9 @@ def main(argv: c.Sequence[str] | None = None) -> int:
     settings = _instance.settings(given.instance)
     if not settings:
         say(f"/{_instance.INSTANCE_FOLDER}/{given.instance}.json is missing or not readable; deploy the box again")
-        return 2
+        # systemd looks at the conditions of a unit before a start, and not before it starts it again by itself.
+        gone = given.command == "peer" and not _instance.settings_file(given.instance).exists()
+        return _group_daemon.NOT_NEEDED if gone else 2
     return guards[given.command][0](given.instance, settings)
 
 

@@ -66,8 +66,7 @@ def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float, keep_
         return Outcome(False, f"{unit.name} serves what it should", found, before, before)
     if box.check_mode:
         return Outcome(True, f"{unit.name} would be started", found, before, f"{unit.name}: active, {short(spec)}")
-    if unit.load_state == "not-found":
-        raise _instance.UnitError(f"there is no {unit.name} on this box; the role vllm_server writes it")
+    _check_usable(unit)
     if begin:
         _begin(box, found, spec)
     deadline = box.clock() + step_s
@@ -85,6 +84,19 @@ def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float, keep_
         box.sleep(_POLL_S)
 
 
+def _check_usable(unit: _instance.Unit) -> None:
+    """Refuse a unit that systemd cannot start, whatever is done."""
+    if unit.load_state == "not-found":
+        raise _instance.UnitError(f"there is no {unit.name} on this box; the role vllm_server writes it")
+    # What has to be read again may be another one by now.
+    if unit.unusable and not unit.needs_reload:
+        raise _instance.UnitError(
+            f"systemd cannot use {unit.name} as it is on this box ({unit.load_state}): `systemctl cat {unit.name}` "
+            f"shows it with its drop-ins, and `systemd-analyze verify {unit.name}` says what is wrong; cure that, and "
+            "run this again"
+        )
+
+
 def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
     """End the engine in order, and with ``remove`` take away its unit and its settings."""
     found = _instance.observe(box.run, name, box.sysroot)
@@ -99,7 +111,8 @@ def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
     if box.check_mode:
         return Outcome(True, f"{unit.name} would be stopped", found, before, f"{unit.name}: inactive")
     if remove and unit.load_state != "not-found":
-        _systemctl(box, "disable", "--now", unit.name)
+        # What systemd cannot read it does not stop either, unless it runs.
+        _systemctl(box, "disable", *([] if unit.unusable and not running else ["--now"]), unit.name)
     elif running:
         _systemctl(box, "stop", unit.name)
     for path in files:

@@ -84,6 +84,11 @@ class Unit:
         return self.active_state in {"activating", "reloading"}
 
     @property
+    def unusable(self) -> bool:
+        """Whether there is something that systemd cannot start: a setting that it refuses, mostly in a drop-in."""
+        return self.load_state in {"bad-setting", "error", "masked"}
+
+    @property
     def pausing(self) -> bool:
         """Whether systemd waits before it tries again, or is about to find out whether it may.
 
@@ -204,9 +209,14 @@ def is_ours(path: pathlib.Path) -> bool:
         return False
 
 
+def settings_file(instance: str, sysroot: pathlib.Path = pathlib.Path("/")) -> pathlib.Path:
+    """Return where the box's program finds what it knows of an instance."""
+    return sysroot / INSTANCE_FOLDER / f"{instance}.json"
+
+
 def settings(instance: str, sysroot: pathlib.Path = pathlib.Path("/")) -> dict[str, t.Any]:
     """Return what the box's program knows of an instance, empty where there is no readable file."""
-    return _read_json(sysroot / INSTANCE_FOLDER / f"{instance}.json")
+    return _read_json(settings_file(instance, sysroot))
 
 
 def record(instance: str, sysroot: pathlib.Path = pathlib.Path("/")) -> dict[str, t.Any]:

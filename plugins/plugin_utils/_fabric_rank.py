@@ -88,6 +88,12 @@ def shares_of(
     return Planned(shares, tuple(_findings(plan, "error")))
 
 
+def with_devices(container: c.Mapping[str, t.Any], devices: c.Sequence[str]) -> dict[str, t.Any]:
+    """Return what a container gets that is given other devices: without RDMA it need not lock memory either."""
+    rdma = any(one.startswith(_RDMA_DEVICES) for one in devices)
+    return {**(container if rdma else {}), "devices": list(devices)}
+
+
 def _known(address: str) -> str:
     """Return an address in its usual spelling, nothing for a name."""
     try:

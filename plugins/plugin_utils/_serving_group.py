@@ -366,8 +366,9 @@ def instance_of(
     shares = shares_of(group, fleet).by_box
     addresses = {one: _address(one, fleet, shares) for one in boxes}
     own_env = {str(name): one for name, one in variables.get("serving_env", {}).items()}
-    given = variables.get("serving_devices")
     container = shares[box].container if box in shares else {}
+    if (devices := variables.get("serving_devices")) is not None:
+        container = fabrics.with_devices(container, devices)
     instance |= {
         "tensor_parallel_size": tensor,
         "nodes": len(boxes),
@@ -377,7 +378,7 @@ def instance_of(
         # What the inventory says for all boxes is meant; of a box's own names it may say nothing (see _own_problems).
         "env": {**_environment(box, shares), **instance["env"], **own_env, **_host_ip(addresses[box])},
         "box_env": _box_env(boxes, fleet, shares),
-        "devices": list(container.get("devices", ()) if given is None else given),
+        "devices": list(container.get("devices", ())),
         "ulimits": dict(container.get("ulimits", {})),
         "capabilities": list(container.get("capabilities", ())),
         "serving_group": {

@@ -186,7 +186,9 @@ def test_a_pair_of_which_one_rank_cannot_start_stays_down_with_one_line_on_each_
     try:
         edit = f"{{ echo [Service]; echo ExecStart=; {show}; }} > {folder}/broken.conf"
         kit.on_box(FOLLOWER, f"test -f /etc/systemd/system/{UNIT} && mkdir -p {folder} && {edit}")
-        kit.on_box(FOLLOWER, f"sed -i s/--enforce-eager/--no-such-flag/ {folder}/broken.conf && systemctl daemon-reload")
+        kit.on_box(
+            FOLLOWER, f"sed -i s/--enforce-eager/--no-such-flag/ {folder}/broken.conf && systemctl daemon-reload"
+        )
         for box in BOXES:
             kit.on_box(box, f"systemctl reset-failed {UNIT}")
         kit.on_box(FOLLOWER, f"systemctl restart --no-block {UNIT}")

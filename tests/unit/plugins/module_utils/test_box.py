@@ -19,6 +19,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _command,
     _deployment,
     _generation,
+    _group_daemon,
     _group_files,
     _instance,
     _journal,
@@ -196,6 +197,18 @@ def test_the_last_words_wait_for_the_end_of_the_pause(box: Box, monkeypatch: pyt
 def test_an_instance_that_the_box_does_not_know(box: Box, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _box.main([command, "nobody"]) == 2
     assert "etc/gb10-fleet/instances/nobody.json is missing" in capsys.readouterr().out
+    assert box.ran == []
+
+
+def test_the_daemon_of_an_instance_that_is_gone_is_not_started_again(
+    box: Box, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    place = tmp_path / "nobody.json"
+    monkeypatch.setattr(_instance, "settings_file", lambda _name: place)
+    assert _box.main(["peer", "nobody"]) == _group_daemon.NOT_NEEDED
+    # A file that cannot be read is another matter: the next deployment cures it.
+    place.write_text("{")
+    assert _box.main(["peer", "nobody"]) == 2
     assert box.ran == []
 
 

@@ -183,6 +183,30 @@ def test_removing_takes_the_unit_and_its_settings(tmp_path: pathlib.Path) -> Non
     assert box.calls[-1] == f"reset-failed {UNIT}"
 
 
+UNUSABLE = "LoadState=bad-setting ActiveState=inactive SubState=dead UnitFileState=enabled"
+
+
+def test_a_unit_that_systemd_cannot_read_is_named_before_it_is_started(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, UNUSABLE)
+    with pytest.raises(_instance.UnitError, match=r"cannot use vllm-writer\.service as it is .*\(bad-setting\)"):
+        box.started()
+    assert box.calls == []
+    # What was reloaded since may be another one.
+    box = FakeBox(tmp_path / "again", f"{UNUSABLE} NeedDaemonReload=yes", STARTING, ACTIVE, spec=SPEC)
+    assert not box.started(step_s=60.0).failed
+
+
+@pytest.mark.parametrize(
+    ("state", "now"), [(UNUSABLE, ""), (UNUSABLE.replace("inactive", "active").replace("dead", "running"), "--now ")]
+)
+def test_a_unit_that_systemd_cannot_read_is_removed_all_the_same(tmp_path: pathlib.Path, state: str, now: str) -> None:
+    box = FakeBox(tmp_path, state, STOPPED)
+    assert _converge.stopped(box.box, "writer", remove=True).changed
+    # "systemctl stop" fails with "not loaded" where such a unit does not run.
+    assert box.calls[0] == f"disable {now}{UNIT}"
+    assert not (box.root / _instance.UNIT_FOLDER / UNIT).exists()
+
+
 def test_a_unit_of_somebody_else_is_left_alone(tmp_path: pathlib.Path) -> None:
     box = FakeBox(tmp_path, ACTIVE, unit_text="[Unit]\nDescription=mine\n")
     with pytest.raises(_instance.UnitError, match=r"not written by gb10\.fleet"):

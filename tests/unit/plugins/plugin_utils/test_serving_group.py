@@ -380,7 +380,7 @@ def test_host_vars_override_the_fabric_key_by_key() -> None:
     assert head["env"]["VLLM_HOST_IP"] == head["master_addr"] == "192.168.101.11"
     assert (head["env"]["NCCL_NET"], head["env"]["NCCL_IB_GID_INDEX"]) == ("Socket", 3)
     assert head["env"]["NCCL_IB_HCA"] == "rocep1s0f1,roceP2p1s0f1"
-    assert (head["devices"], head["ulimits"]["memlock"]) == ([], "-1")
+    assert (head["devices"], head["ulimits"], head["capabilities"]) == ([], {}, [])
     follower = of_rank("spark-2", found)
     assert follower["master_addr"] == "192.168.101.11"
     assert (follower["env"]["NCCL_NET"], follower["devices"]) == ("IB", ["/dev/infiniband"])
@@ -391,6 +391,16 @@ def test_what_the_group_says_for_all_boxes_wins_over_the_fabric() -> None:
     made = of_rank("spark-2", on_fabric(LOOKED, value=value))
     assert made["env"]["NCCL_NET"] == "Socket"
     assert "NCCL_NET" not in made["box_env"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "capabilities"), [([], []), (["/dev/infiniband/uverbs0"], ["IPC_LOCK"]), (["/dev/fuse"], [])]
+)
+def test_a_rank_without_rdma_may_not_lock_memory(devices: list[str], capabilities: list[str]) -> None:
+    box = {"serving_devices": devices, "serving_env": {"NCCL_NET": "Socket"}}
+    made = of_rank("spark-2", on_fabric(LOOKED, spark_2=box), **box)
+    assert (made["devices"], made["capabilities"]) == (devices, capabilities)
+    assert bool(made["ulimits"]) is bool(capabilities)
 
 
 def test_before_a_look_at_the_boxes_the_addresses_are_known_and_nothing_is_guessed() -> None:
