@@ -88,7 +88,7 @@ class Deployment:
         if not begin:
             return self.wait(name, step_s)
         ledger = self.store.ledger()
-        target = name or (ledger.last.before if undo else ledger.previous)
+        target = name or (self._undone(ledger.last) if undo else ledger.previous)
         if not target and not undo:
             raise DeploymentError("there is no good generation before the one that serves; nothing was changed.")
         wanted = self.store.load(target) if target else _generation.Generation()
@@ -102,8 +102,15 @@ class Deployment:
             return Outcome(True, f"generation {wanted.id} would serve again: {wanted.about}", wanted.id, diff=diff)
         if not self._joins(wanted.id):
             self.store.stage(wanted)
-            self._ask(wanted)
+            self._ask(wanted, undo=undo)
         return dataclasses.replace(self.wait(wanted.id, step_s), diff=diff)
+
+    def _undone(self, last: _generation.Last) -> str:
+        """Return what served before the last switch; where it proved anew what served, what served before that."""
+        if last.before != last.to:
+            return last.before
+        before = str(self.store.proof(last.to).get("before", ""))
+        return before if self.store.has(before) else last.to
 
     def settle(self, *, begin: bool, step_s: float) -> Outcome:
         """Wait for a switch that an earlier run has begun, having it finished where nobody is at it."""
@@ -188,6 +195,9 @@ class Deployment:
     def _prove(self, wanted: _generation.Generation, prove: c.Callable[..., _proof.Proof]) -> Outcome:
         for one in wanted.members:
             proof = prove(one.name, one.settings, booted=False)
+            if proof.busy:
+                message = f"{proof.reason} It was not touched: nothing of it has changed, and others keep it busy."
+                return Outcome(False, message, wanted.id)
             if not proof.ok:
                 message = (
                     f"{proof.reason} It was not touched: nothing of it has changed. `systemctl restart "
@@ -206,7 +216,7 @@ class Deployment:
             raise DeploymentError(f"another switch is under way ({way}); wait until it has ended, and run this again.")
         return True
 
-    def _ask(self, wanted: _generation.Generation) -> None:
+    def _ask(self, wanted: _generation.Generation, *, undo: bool = False) -> None:
         self._check_secrets(wanted)
         ledger = self.store.ledger()
         before = ledger.serving or next(iter(ledger.good), "") or self._adopt()
@@ -214,7 +224,12 @@ class Deployment:
         self._systemctl("enable", UNIT)
         self.store.mark(
             _generation.Marker(
-                to=wanted.id, before=before, boot_id=boot_id(self.box.sysroot), asked=uuid.uuid4().hex, keep=self.keep
+                to=wanted.id,
+                before=before,
+                boot_id=boot_id(self.box.sysroot),
+                asked=uuid.uuid4().hex,
+                keep=self.keep,
+                undo=undo,
             )
         )
         self._run_unit()

@@ -127,7 +127,8 @@ class Marker:
 
     ``step`` is one of asked, stopping, placing, starting, proving. ``failed_at`` is in seconds since the epoch,
     ``failed_up_s`` in seconds of the clock that does not jump, and 0 once the box has restarted. ``asked`` tells this
-    switch from every other one.
+    switch from every other one. ``undo`` says that what served before is to be no generation to go back to. ``tries``
+    counts how often something on the box was in the way of going back.
     """
 
     to: str
@@ -141,6 +142,8 @@ class Marker:
     restarts: int = 0
     asked: str = ""
     keep: int = 3
+    undo: bool = False
+    tries: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ class Store:
     def stage(self, generation: Generation) -> None:
         """Keep a generation. It gets its name when it is complete, and one that is there is left as it is."""
         target = self._generations / generation.id
-        if target.exists() and self._read(target / "manifest.json").get("id") == generation.id:
+        if self.has(generation.id):
             return
         new = self._generations / f".{generation.id}.new"
         for path in (new, target):
@@ -230,6 +233,11 @@ class Store:
             return Marker(**data) if data else None
         except TypeError as error:
             raise GenerationError(f"{self._marker} is not readable ({error}); remove it and deploy the box") from None
+
+    @property
+    def switching(self) -> bool:
+        """Whether a switch is under way, whatever its marker says."""
+        return self._marker.exists()
 
     def mark(self, marker: Marker) -> None:
         """Say how far the switch is."""
@@ -304,6 +312,14 @@ class Store:
             else not (folder / f"{one.name}.env").exists()
             for one in generation.members
         )
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a whole generation of that name."""
+        try:
+            self.load(name)
+        except GenerationError:
+            return False
+        return True
 
     def _members(self, name: str) -> tuple[Member, ...]:
         try:

@@ -22,6 +22,7 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _command,
+    _generation,
     _group_files,
     _group_rules,
     _heartbeat,
@@ -167,6 +168,7 @@ class Daemon:
             said=last.message if last and last.failed is _HAS_FAILED.get(stage) else "",
             ended=self._files.ended(),
             now=time.time(),
+            proving=_generation.Store().switching and not self._files.proven(unit.invocation),
         )
 
     def step(self) -> None:
@@ -226,6 +228,7 @@ class Daemon:
     ) -> None:
         """Leave word for the gate and for the readiness of this rank."""
         head = next((one.state for one in others if one.member.rank == 0 and one.silent_s <= _STORY_S), None)
+        proving = [one for one in others if one.state and one.state.proving and one.state.round == state.round != ""]
         self._files.write(
             _group_files.View(
                 token=state.token,
@@ -233,6 +236,7 @@ class Daemon:
                 refused=refused,
                 head_round=head.round if head else "",
                 head_serves=bool(head and head.stage == "serving"),
+                proving=", ".join(str(one.member) for one in proving),
                 at=time.monotonic(),
             )
         )

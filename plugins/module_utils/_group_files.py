@@ -46,13 +46,17 @@ class Round:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """The daemon's last word: what is waited for, why a start is refused, and what the head is doing."""
+    """The daemon's last word: what is waited for, why a start is refused, and what the others are doing.
+
+    ``proving`` names the other ranks of this round that have still to be proven.
+    """
 
     token: str = ""
     waiting: str = ""
     refused: str = ""
     head_round: str = ""
     head_serves: bool = False
+    proving: str = ""
     at: float = 0.0
 
 
@@ -64,6 +68,13 @@ class Asked:
     cause: str
     own: bool
     at: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proven:
+    """That a start of this rank has passed all that is asked of this rank alone."""
+
+    token: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ class GroupFiles:
     def __init__(self, instance: str, folder: pathlib.Path | None = None) -> None:
         self._folder = (folder or FOLDER) / instance
 
-    def write(self, word: Gate | Round | View | Asked | Stopped | Ended) -> None:
+    def write(self, word: Gate | Round | View | Asked | Proven | Stopped | Ended) -> None:
         """Replace the last word of its kind."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         path = self._path(type(word))
@@ -109,6 +120,10 @@ class GroupFiles:
         """Return why the daemon ended the engine of that start, None where it did not."""
         found = self._read(Asked)
         return Asked(**found) if found and found.get("token") == token else None
+
+    def proven(self, token: str) -> bool:
+        """Return whether that start has passed what is asked of this rank alone."""
+        return self._read(Proven).get("token") == token
 
     def stopped(self, token: str) -> bool:
         """Return whether that start was ended by an order."""

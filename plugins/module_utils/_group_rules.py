@@ -103,7 +103,10 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """What a rank publishes. ``sees`` are the tokens of the other ranks as it knows them, by rank."""
+    """What a rank publishes. ``sees`` are the tokens of the other ranks as it knows them, by rank.
+
+    ``proving`` says that its box switches, and that this start has still to be proven for it.
+    """
 
     instance: str
     spec: str
@@ -115,6 +118,7 @@ class RankState:
     said: str
     ended: Ended | None
     now: float
+    proving: bool = False
 
     @property
     def in_round(self) -> bool:
@@ -148,6 +152,7 @@ class RankState:
                 said=_text(data["said"]),
                 ended=Ended.read(data.get("ended")),
                 now=float(data["now"]),
+                proving=data.get("proving") is True,
             )
         except (KeyError, TypeError, ValueError):
             raise StateError(

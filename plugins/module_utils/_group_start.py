@@ -19,7 +19,13 @@ import signal
 import time
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _boot_log, _command, _group_files, _process_state
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _boot_log,
+    _command,
+    _group_files,
+    _instance,
+    _process_state,
+)
 from ansible_collections.gb10.fleet.plugins.module_utils._group_rules import Ended
 
 _POLL_S: t.Final = 1.0
@@ -109,6 +115,42 @@ def follow(wait: Wait, *, timeout_s: float, process: c.Callable[[], _process_sta
             wait.say(f"waiting for the head's first completion ({waited:.0f} s of {timeout_s:.0f} s)")
             said_at = wait.clock()
         wait.sleep(_POLL_S)
+
+
+def agree(
+    instance: str,
+    *,
+    timeout_s: float,
+    tell: c.Callable[[str], None],
+    files: _group_files.GroupFiles | None = None,
+    show: c.Callable[[], _instance.Unit] | None = None,
+    clock: c.Callable[[], float] = time.monotonic,
+    sleep: c.Callable[[float], None] = time.sleep,
+) -> str:
+    """Say that this rank is proven, and wait until all others of its round are; return why they are not.
+
+    Until then each of them may still go back, and would wait for this one, which serves something else, for ever.
+    """
+    files = files or _group_files.GroupFiles(instance)
+    show = show or (lambda: _instance.show(_command.run, _instance.unit_name(instance)))
+    unit = show()
+    files.write(_group_files.Proven(unit.invocation))
+    until, said = clock() + timeout_s, ""
+    while True:
+        now, view = show(), files.view(clock())
+        if now.invocation != unit.invocation or not now.serving:
+            asked = files.asked(unit.invocation)
+            why = f": {asked.cause}" if asked else ""
+            return f"{unit.name} was proven, and has ended while the other ranks were still being proven{why}."
+        waiting = view.proving if view and view.token == unit.invocation else "what the other ranks do"
+        if not waiting:
+            return ""
+        if clock() >= until:
+            return f"{unit.name} was proven, and {waiting} was not known to be within {timeout_s:.0f} s."
+        if waiting != said:
+            said = waiting
+            tell(f"{unit.name} is proven for its part; waiting for {waiting}")
+        sleep(_POLL_S)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

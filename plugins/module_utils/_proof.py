@@ -18,6 +18,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _boot_expectations,
     _boot_log,
     _boot_sources,
+    _group_start,
     _instance,
     _probe,
     _process_state,
@@ -27,16 +28,26 @@ _PROOF_S: t.Final = 120.0
 # What is worth keeping of a boot; the rest is in the journal.
 _BOOT_KEYS: t.Final = ("state", "version", "device", "backends", "kv_cache", "weights_gib", "graphs", "memory")
 
+# What an engine that others keep busy is given besides, as often as its time: all checks share it.
+_BUSY_TIMES: t.Final = 3
+# Verdicts that say nothing about the engine.
+_UNDECIDED: t.Final = frozenset({"busy", "out_of_time"})
+
 ReadLog = c.Callable[[str], str]
 Progress = c.Callable[[str], None]
+Agree = c.Callable[..., str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether an instance is proven; ``reason`` says why not, ``probe`` and ``boot`` what was seen."""
+    """Whether an instance is proven; ``reason`` says why not, ``probe`` and ``boot`` what was seen.
+
+    ``busy`` says that it was kept busy by others all the time, so that nothing is known of it.
+    """
 
     ok: bool
     reason: str = ""
+    busy: bool = False
     probe: c.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
     boot: c.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
 
@@ -67,27 +78,50 @@ def prove(
     booted: bool,
     progress: Progress = lambda _line: None,
     read_log: ReadLog = _boot_sources.read_unit,
+    agree: Agree = _group_start.agree,
 ) -> Proof:
-    """Ask an instance that serves; where it was ``booted`` for this proof, hold its boot log to the plan as well."""
+    """Ask an instance that serves; where it was ``booted`` for this proof, hold its boot log to the plan as well.
+
+    A rank of a serving group that was booted is proven when all ranks are: ``agree`` waits for the others.
+    """
     unit = _instance.unit_name(name)
     boot = boot_of(unit, settings, read_log) if booted else {}
     wrong = [found["message"] for found in boot.get("findings", ()) if found["severity"] == "error"]
     if wrong:
         return Proof(False, f"{unit} did not boot as planned: {' '.join(wrong)}", boot=boot)
-    if (settings.get("group") or {}).get("rank"):  # without an HTTP server; its head answers for all ranks
-        return Proof(True, boot=boot)
-    verdict = _probe.wait_until_ready(
-        options(settings, full=True),
-        timeout=float(settings.get("proof_timeout_s") or _PROOF_S),
-        process=_process_state.unit_check(unit),
-        progress=progress,
-    )
-    return Proof(
-        verdict.ready,
-        "" if verdict.ready else f"{unit} does not answer as it should: {verdict.summary}",
-        probe=verdict.evidence,
-        boot=boot,
-    )
+    group, within_s = settings.get("group") or {}, float(settings.get("proof_timeout_s") or _PROOF_S)
+    found = Proof(True, boot=boot)
+    if not group.get("rank"):  # any other rank has no HTTP server; its head answers for all
+        verdict = _asked(unit, settings, within_s, progress, patient=booted)
+        found = Proof(
+            verdict.ready,
+            "" if verdict.ready else f"{unit} does not answer as it should: {verdict.summary}",
+            busy=verdict.stage in _UNDECIDED,
+            probe=verdict.evidence,
+            boot=boot,
+        )
+    if group and booted and found.ok:
+        # The other ranks may be given all that time, and are not started at the very same moment.
+        others = agree(name, timeout_s=(2 + _BUSY_TIMES) * within_s, tell=progress)
+        return dataclasses.replace(found, ok=not others, reason=others)
+    return found
+
+
+def _asked(
+    unit: str, settings: c.Mapping[str, t.Any], within_s: float, progress: Progress, *, patient: bool
+) -> _probe.Verdict:
+    """Return the verdict about an engine; with ``patient`` one that is busy with others is given more time."""
+    verdict, times = None, (1, _BUSY_TIMES) if patient else (1,)
+    for share in times:
+        verdict = _probe.wait_until_ready(
+            options(settings, full=True),
+            timeout=share * within_s,
+            process=_process_state.unit_check(unit),
+            progress=progress,
+        )
+        if verdict.ready or verdict.stage not in _UNDECIDED:
+            break
+    return t.cast("_probe.Verdict", verdict)
 
 
 def boot_of(unit: str, settings: c.Mapping[str, t.Any], read_log: ReadLog) -> dict[str, t.Any]:

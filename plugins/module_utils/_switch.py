@@ -40,6 +40,9 @@ class SwitchError(Exception):
     """An instance did not come up, or its proof failed. The text says which, and why."""
 
 
+# How often going back is tried where something on the box is in the way; a minute of it may pass by itself.
+_TRIES: t.Final = 40
+
 # What fails a switch, and so has the box go back.
 FAILURES: t.Final = (SwitchError, _generation.GenerationError, _instance.UnitError, _docker.DockerError, OSError)
 
@@ -61,7 +64,9 @@ class Switch:
         if marker is None:
             return None
         last = self.store.ledger().last
-        if last.asked == marker.asked:  # it had ended, and only the marker was left
+        if last.asked == marker.asked:  # it had ended, and only records and the marker were left
+            if last.outcome == "served" and self.store.has(marker.to):
+                self._write_records(self.store.load(marker.to))
             self.store.unmark()
             return last
         marker = self._resumed(marker)
@@ -105,13 +110,17 @@ class Switch:
         if not wanted.members:
             return {}
         self._at(marker, "starting")
-        booted = {one.name for one in wanted.members if self._start(one)}
+        # What has served before is given all the tries that systemd gives it, and is not stopped after them.
+        again = marker.before == marker.to
+        booted = {one.name for one in wanted.members if self._start(one, keep_trying=again)}
         self._at(marker, "proving")
         proofs = {}
         for one in wanted.members:
             proven = str(self.store.record(one.name).get("spec", "")) == one.spec
-            proof = self.prove(one, one.name in booted or not proven)
-            if not proof.ok:
+            asked = one.name in booted or not proven
+            proof = self.prove(one, asked)
+            # What was not touched, and is kept busy by others, is as good as it was.
+            if not proof.ok and (asked or not proof.busy):
                 raise SwitchError(f"{proof.reason}")
             proofs[one.name] = proof
         return proofs
@@ -136,11 +145,13 @@ class Switch:
                 self._systemctl("disable", "--now", found.unit.name)
             _converge.remove_leftover(self.box.run, name, self.tell)
 
-    def _start(self, member: _generation.Member) -> bool:
+    def _start(self, member: _generation.Member, *, keep_trying: bool) -> bool:
         """Serve an instance, and return whether it had to be started."""
         begin, said = True, ""
         while True:
-            outcome = _converge.started(self.box, member.name, member.spec, begin=begin, step_s=_STEP_S)
+            outcome = _converge.started(
+                self.box, member.name, member.spec, begin=begin, step_s=_STEP_S, keep_trying=keep_trying
+            )
             if outcome.failed:
                 raise SwitchError(outcome.message)
             if outcome.finished:
@@ -159,8 +170,6 @@ class Switch:
         before = marker.before if marker.before != wanted.id else str(self.store.proof(wanted.id).get("before", ""))
         proof = {"at": _stamp(at), "before": before, "proofs": {k: dataclasses.asdict(v) for k, v in proofs.items()}}
         self.store.keep_proof(wanted.id, proof)
-        for one in wanted.members:
-            self._record(one, wanted, proofs[one.name], at=at, before=before)
         last = _generation.Last(
             to=wanted.id,
             before=marker.before,
@@ -170,8 +179,22 @@ class Switch:
             asked=marker.asked,
             specs=wanted.specs,
         )
-        good = (wanted.id, *(one for one in ledger.good if one != wanted.id))
-        return self._end(_generation.Ledger(wanted.id, good[: marker.keep], last))
+        # A generation that is undone was good for this box alone.
+        bad = {wanted.id, marker.before} if marker.undo else {wanted.id}
+        good = (wanted.id, *(one for one in ledger.good if one not in bad))
+        # The ledger first: with it the generation counts, and a record must not tell of one that does not.
+        self.store.keep_ledger(_generation.Ledger(wanted.id, good[: marker.keep], last))
+        self._write_records(wanted)
+        return self._ended()
+
+    def _write_records(self, generation: _generation.Generation) -> None:
+        """Write the deploy records of a generation that serves, by its proof."""
+        found = self.store.proof(generation.id)
+        proofs = {name: _proof.Proof(**one) for name, one in found.get("proofs", {}).items()}
+        for one in generation.members:
+            if one.name in proofs:
+                proof = proofs[one.name]
+                self._record(one, generation, proof, at=str(found["at"]), before=str(found["before"]))
 
     def _record(
         self,
@@ -179,7 +202,7 @@ class Switch:
         generation: _generation.Generation,
         proof: _proof.Proof,
         *,
-        at: float,
+        at: str,
         before: str,
     ) -> None:
         """Write the deploy record of an instance; one that was not touched keeps what others have added to it."""
@@ -189,7 +212,7 @@ class Switch:
         self.store.keep_record(
             member.name,
             {
-                "deployed_at": _stamp(at),
+                "deployed_at": at,
                 "boot": dict(proof.boot),
                 **kept,
                 **_deploy_record.carried(found, member.settings.get("speculative"), member.spec),
@@ -203,10 +226,16 @@ class Switch:
                 "unit": next((file.text for file in generation.files if file.dest == unit), ""),
                 "generation": generation.id,
                 "previous_generation": before,
-                "proof": dict(proof.probe),
-                "proven_at": _stamp(at),
+                **self._proven(found if kept else {}, proof, at),
             },
         )
+
+    @staticmethod
+    def _proven(kept: c.Mapping[str, t.Any], proof: _proof.Proof, at: str) -> dict[str, t.Any]:
+        """Return what a record says of the proof; where it could not be asked, what it said."""
+        if proof.ok or "proof" not in kept:
+            return {"proof": dict(proof.probe), "proven_at": at}
+        return {"proof": kept["proof"], "proven_at": kept.get("proven_at", "")}
 
     def _go_back(self, marker: _generation.Marker) -> _generation.Last:
         """Serve again what served before the switch, and prove it again."""
@@ -220,7 +249,10 @@ class Switch:
             specs=self._specs(marker.to),
         )
         if marker.before == marker.to:
-            message = f"{failed} It is what the box served before, so there is nothing to go back to."
+            message = (
+                f"{failed} It is what the box served before, so there is nothing to go back to; what of it runs was "
+                "left alone."
+            )
             return self._end_back(dataclasses.replace(last, message=message))
         try:
             wanted = self.store.load(marker.before) if marker.before else _generation.Generation()
@@ -229,7 +261,11 @@ class Switch:
         self.tell(f"going back to {f'generation {wanted.id}' if marker.before else 'an empty box'}: {wanted.about}")
         try:
             self._bring(marker, wanted)
-        except SwitchError as error:
+        except (SwitchError, _generation.GenerationError, OSError, _instance.UnitError) as error:
+            lasting = isinstance(error, SwitchError | _generation.GenerationError)
+            if not lasting and marker.tries < _TRIES:
+                self.store.mark(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
+                raise
             for one in wanted.members:
                 self.box.run(["systemctl", "start", "--no-block", _instance.unit_name(one.name)])
             message = (
@@ -259,6 +295,10 @@ class Switch:
 
     def _end(self, ledger: _generation.Ledger) -> _generation.Last:
         self.store.keep_ledger(ledger)
+        return self._ended()
+
+    def _ended(self) -> _generation.Last:
+        ledger = self.store.ledger()
         self.store.unmark()
         self.store.prune(ledger.serving, ledger.last.before)
         return ledger.last

@@ -50,7 +50,8 @@ class Box:
     """A box with a systemd that starts what its files say, and that can be killed or restarted before any step.
 
     A step is a command that changes something, or a file that is written. ``broken`` are the fingerprints of engines
-    that do not come up, ``wrong`` of those that come up and fail their proof. The program of the box runs when it was
+    that do not come up, ``wrong`` of those that come up and fail their proof, ``busy`` of those that others keep from
+    answering. The program of the box runs when it was
     started and somebody sleeps, as long as it is ``minded``. ``turned_s`` is how far its wall clock is off.
     """
 
@@ -67,6 +68,7 @@ class Box:
         self.kill_at = -1
         self.broken: set[str] = set()
         self.wrong: set[str] = set()
+        self.busy: set[str] = set()
         self.starts: list[str] = []
         self.proven: list[tuple[str, bool]] = []
         self.images = {IMAGE}
@@ -113,7 +115,9 @@ class Box:
             self.start(name)
 
     def start(self, name: str) -> None:
-        """Start the engine that the unit file of an instance names."""
+        """Start the engine that the unit file of an instance names; without one, nothing."""
+        if not self.unit_file(name).exists():
+            return
         text = self.unit_file(name).read_text()
         found = re.search(r"--spec=(\w+)\nX-End=whole\n$", text)
         if not found:
@@ -157,7 +161,10 @@ class Box:
         self.now += 7
         if self.engines.get(member.name) != member.spec:
             raise AssertionError(f"{member.name} was to be proven, but {self.engines} runs")
-        return _proof.Proof(member.spec not in self.wrong, f"{member.name} writes garbage.", {"chat": {"text": "12"}})
+        busy = member.spec in self.busy
+        said = f"{member.name} is busy." if busy else f"{member.name} writes garbage."
+        probe = {} if busy else {"chat": {"text": "12"}}
+        return _proof.Proof(not busy and member.spec not in self.wrong, said, busy=busy, probe=probe)
 
     def restart(self) -> None:
         """Lose power, and start what is enabled."""

@@ -77,6 +77,15 @@ def test_an_unchanged_instance_that_does_not_answer_fails_and_is_not_touched(box
     assert box.steps == steps
 
 
+def test_an_unchanged_instance_that_others_keep_busy_is_no_failure(box: Box) -> None:
+    serve(box, OLD)
+    busy = _proof.Proof(False, "vllm-writer.service was still busy.", busy=True)
+    outcome = serve(box, OLD, prove=lambda *_args, **_options: busy)
+    assert (outcome.changed, outcome.failed) == (False, False)
+    assert "others keep it busy" in outcome.message
+    assert "restart" not in outcome.message
+
+
 def test_a_file_that_was_edited_by_hand_is_put_right_without_a_restart(box: Box) -> None:
     serve(box, OLD)
     unit = box.unit_file("writer")
@@ -197,6 +206,25 @@ def test_undoing_a_first_deployment_empties_the_box(box: Box) -> None:
 def test_undoing_goes_to_what_the_last_switch_came_from(box: Box) -> None:
     serve(box, OLD)
     serve(box, NEW)
+    deployment(box).go_back("", undo=True, begin=True, step_s=60)
+    assert box.serves(OLD)
+
+
+def test_undoing_what_only_proved_anew_goes_to_what_served_before_that(box: Box) -> None:
+    serve(box, OLD)
+    serve(box, NEW)
+    box.engines.clear()
+    serve(box, NEW)
+    assert box.store.ledger().last.before == NEW.id
+    deployment(box).go_back("", undo=True, begin=True, step_s=60)
+    assert box.serves(OLD)
+    assert box.store.ledger().good == (OLD.id,)
+
+
+def test_undoing_what_only_proved_anew_never_empties_a_box(box: Box) -> None:
+    serve(box, OLD)
+    box.engines.clear()
+    serve(box, OLD)
     deployment(box).go_back("", undo=True, begin=True, step_s=60)
     assert box.serves(OLD)
 

@@ -15,6 +15,7 @@ import pytest
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _command,
+    _generation,
     _group_daemon,
     _group_files,
     _group_rules,
@@ -268,6 +269,34 @@ def test_the_view_for_a_follower_names_the_round_that_its_head_serves(rank: Rank
     view = rank.files.view()
     assert view is not None
     assert not view.head_serves
+
+
+def test_a_rank_is_being_proven_while_its_box_switches_and_has_not_said_that_it_is(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_generation.Store, "switching", True)
+    rank.daemon.step()
+    assert rank.daemon.published()["proving"] is True
+    rank.files.write(_group_files.Proven("a"))
+    rank.daemon.step()
+    assert rank.daemon.published()["proving"] is False
+    # The next start of it has to be proven again.
+    rank.is_in("active", "running", "a2")
+    rank.daemon.step()
+    assert rank.daemon.published()["proving"] is True
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [({"proving": True}, "rank 1 (spark-2)"), ({"proving": False}, ""), ({"proving": True, "round": "x"}, "")],
+)
+def test_the_view_names_who_is_being_proven_in_the_same_round(rank: Rank, other: dict[str, t.Any], named: str) -> None:
+    # Also while it does not answer: nobody knows then.
+    rank.other(silent_s=10.0, **other)
+    rank.daemon.step()
+    view = rank.files.view()
+    assert view is not None
+    assert view.proving == named
 
 
 def test_an_instance_of_one_box_needs_no_daemon() -> None:

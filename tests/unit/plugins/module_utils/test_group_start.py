@@ -12,7 +12,13 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _boot_errors, _command, _group_files, _group_start
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _boot_errors,
+    _command,
+    _group_files,
+    _group_start,
+    _instance,
+)
 from ansible_collections.gb10.fleet.plugins.module_utils._group_files import Asked, Gate, Round, View
 from ansible_collections.gb10.fleet.plugins.module_utils._process_state import ProcessState
 
@@ -126,6 +132,54 @@ def test_a_follower_whose_engine_is_gone_fails_at_once(tmp_path: pathlib.Path) -
     world = World(tmp_path, {})
     assert "no process 7" in follow(world, ProcessState("gone", "there is no process 7"))
     assert world.now == 1000
+
+
+def agree(world: World, states: dict[int, _instance.Unit] | None = None) -> str:
+    def show() -> _instance.Unit:
+        seconds = round(world.now - 1000)
+        return next((unit for at, unit in reversed((states or {}).items()) if seconds >= at), SERVES)
+
+    return _group_start.agree(
+        "writer",
+        timeout_s=300,
+        tell=world.said.append,
+        files=world.files,
+        show=show,
+        clock=lambda: world.now,
+        sleep=world.sleep,
+    )
+
+
+SERVES = _instance.Unit.from_show("vllm-writer.service", "ActiveState=active\nInvocationID=a\n")
+STARTS = _instance.Unit.from_show("vllm-writer.service", "ActiveState=activating\nInvocationID=b\n")
+
+
+def test_a_rank_that_is_proven_waits_until_all_others_are(tmp_path: pathlib.Path) -> None:
+    head = "rank 0 (spark-1)"
+    world = World(tmp_path, {10: lambda w: w.view(proving=head), 20: lambda w: w.view(proving="")})
+    world.view(proving=head)
+    assert agree(world) == ""
+    assert world.now == 1020
+    assert world.files.proven("a")
+    assert world.said == [f"vllm-writer.service is proven for its part; waiting for {head}"]
+
+
+def test_a_rank_whose_engine_is_ended_meanwhile_is_not_proven_and_says_why(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, {})
+    world.view(proving="rank 0 (spark-1)")
+    world.files.write(Asked("a", "rank 0 (spark-1) is stopped", False, 1.0))
+    assert agree(world, {5: STARTS}) == (
+        "vllm-writer.service was proven, and has ended while the other ranks were still being proven: "
+        "rank 0 (spark-1) is stopped."
+    )
+
+
+def test_nobody_waits_for_ever_for_a_rank_that_is_never_proven(tmp_path: pathlib.Path) -> None:
+    script = {second: lambda w: w.view(proving="rank 0 (spark-1)") for second in range(0, 400, 5)}
+    world = World(tmp_path, script)
+    assert "rank 0 (spark-1) was not known to be within 300 s" in agree(world)
+    # Nor for a daemon that says nothing.
+    assert "what the other ranks do was not known" in agree(World(tmp_path / "silent", {}))
 
 
 def exit_of(**changes: t.Any) -> _group_start.Exit:

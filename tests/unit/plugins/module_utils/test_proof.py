@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _boot_sources, _proof
+from ansible_collections.gb10.fleet.plugins.module_utils import _boot_sources, _probe, _proof
 from tests.unit.support import openai_server as fake
 
 POOL = "(EngineCore pid=9) INFO 11-29 10:00:00 [kv_cache_utils.py:1147] GPU KV cache size: {:,} tokens\n"
@@ -81,9 +81,42 @@ def test_an_instance_that_does_not_answer_is_no_proof() -> None:
 
 
 def test_a_rank_without_a_server_is_proven_by_its_head_and_its_boot() -> None:
-    rank = settings(group={"rank": 1})
-    assert _proof.prove("writer", rank, booted=True, read_log=log(POOL.format(2176))).ok
-    assert not _proof.prove("writer", rank, booted=True, read_log=log(POOL.format(1088))).ok
+    rank, agreed = settings(group={"rank": 1}), []
+
+    def agree(name: str, **_options: object) -> str:
+        agreed.append(name)
+        return ""
+
+    assert _proof.prove("writer", rank, booted=True, read_log=log(POOL.format(2176)), agree=agree).ok
+    assert not _proof.prove("writer", rank, booted=True, read_log=log(POOL.format(1088)), agree=agree).ok
+    # Nobody else is proven anew where this rank was not booted.
+    assert _proof.prove("writer", rank, booted=False, agree=agree).ok
+    assert agreed == ["writer"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_is_proven_when_the_others_are(rank: int) -> None:
+    with fake.OpenAIServer() as server:
+        server.models = ["writer"]
+        asked = settings(url=server.url, group={"rank": rank})
+        no = "rank 2 (spark-3) was not."
+        proof = _proof.prove("writer", asked, booted=True, read_log=log(""), agree=lambda *_args, **_options: no)
+    assert (proof.ok, proof.reason) == (False, no)
+
+
+@pytest.mark.parametrize(("booted", "limits"), [(True, [7.0, 21.0]), (False, [7.0])])
+def test_an_engine_that_others_keep_busy_is_given_more_time_and_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch, booted: bool, limits: list[float]
+) -> None:
+    given: list[float] = []
+
+    def wait(_options: object, *, timeout: float, **_other: object) -> _probe.Verdict:
+        given.append(timeout)
+        return _probe.Verdict(ready=False, stage="busy", evidence={}, ttft_ms=None, findings=())
+
+    monkeypatch.setattr(_probe, "wait_until_ready", wait)
+    proof = _proof.prove("writer", settings(proof_timeout_s=7), booted=booted, read_log=log(POOL.format(2176)))
+    assert (proof.ok, proof.busy, given) == (False, True, limits)
 
 
 def test_a_deploy_asks_for_more_than_a_start() -> None:

@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
+import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _generation, _instance, _switch
+from ansible_collections.gb10.fleet.plugins.module_utils import _converge, _generation, _instance, _switch
 from tests.unit.support.switch_box import Box, Boxes, KilledError, generation
 
 
@@ -145,8 +147,117 @@ def test_a_generation_that_fails_over_itself_has_nothing_to_go_back_to(box: Box)
     box.broken.add("old")
     last = box.serve(OLD)
     assert last.outcome == "down"
-    assert "nothing to go back to" in last.message
+    assert "nothing to go back to; what of it runs was left alone" in last.message
     assert box.enabled == {"writer"}
+
+
+def test_what_served_before_is_given_all_its_tries(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient: list[tuple[str, bool]] = []
+    started = _converge.started
+
+    def noted(*args: t.Any, **options: t.Any) -> _converge.Outcome:
+        patient.append((args[2], options["keep_trying"]))
+        return started(*args, **options)
+
+    monkeypatch.setattr(_converge, "started", noted)
+    box.serve(OLD)
+    box.engines.clear()
+    assert box.serve(OLD).outcome == "served"
+    assert patient == [("old", False), ("old", True)]
+
+
+def test_a_neighbour_that_is_busy_fails_no_switch_and_keeps_its_proof(box: Box) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    before = box.store.record("neighbour")
+    box.busy.add("beside")
+    assert box.serve(NEIGHBOUR_STAYS).outcome == "served"
+    after = box.store.record("neighbour")
+    assert (after["proof"], after["proven_at"]) == (before["proof"], before["proven_at"])
+    # A new one that is busy all the time is not proven.
+    box.busy.add("new")
+    assert box.serve(generation(neighbour="beside", writer="newer")).outcome == "served"
+    box.busy.add("newest")
+    assert box.serve(generation(neighbour="beside", writer="newest")).outcome == "restored"
+
+
+def test_what_was_undone_is_no_generation_to_go_back_to(box: Box) -> None:
+    for one in (OLD, SAME_NAME, NEW):
+        box.serve(one)
+    box.ask(SAME_NAME)
+    marker = box.store.marker()
+    assert marker is not None
+    box.store.mark(dataclasses.replace(marker, undo=True))
+    box.switch()
+    assert box.store.ledger().good == (SAME_NAME.id, OLD.id)
+
+
+def test_a_way_back_that_leads_nowhere_ends(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.serve(OLD)
+    place = _generation.Store.place
+
+    def full(store: _generation.Store, wanted: _generation.Generation) -> bool:
+        if wanted.id == OLD.id:
+            raise OSError(30, "Read-only file system")
+        return place(store, wanted)
+
+    monkeypatch.setattr(_generation.Store, "place", full)
+    box.broken.add("new")
+    box.ask(NEW)
+    tries = 0
+    while box.store.marker() is not None:
+        tries += 1
+        with contextlib.suppress(OSError):
+            box.switch()
+    assert tries > 10
+    last = box.store.ledger().last
+    assert last.outcome == "down"
+    assert "could not be restored: [Errno 30] Read-only file system" in last.message
+
+
+def test_a_way_back_without_its_secrets_ends_at_once(box: Box) -> None:
+    lost = {"file": "/var/lib/gb10-fleet/secrets/gone.env", "hash": "1"}
+    path = box.root / lost["file"].lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("TOKEN=1\n")
+    old = dataclasses.replace(OLD, members=tuple(dataclasses.replace(one, secrets=lost) for one in OLD.members))
+    box.serve(old)
+    path.unlink()
+    box.broken.add("new")
+    last = box.serve(NEW)
+    assert last.outcome == "down"
+    assert "the secrets of vllm-writer" in last.message
+    assert box.store.marker() is None
+
+
+def test_a_loss_of_power_before_the_records_are_written_is_made_up_for(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box.serve(OLD)
+    keep = _generation.Store.keep_record
+
+    def killed(*_args: object) -> None:
+        raise KilledError
+
+    monkeypatch.setattr(_generation.Store, "keep_record", killed)
+    with pytest.raises(KilledError):
+        box.serve(SAME_NAME)
+    # It counts, and no record tells of what does not.
+    assert box.store.ledger().serving == SAME_NAME.id
+    monkeypatch.setattr(_generation.Store, "keep_record", keep)
+    last = box.switch()
+    assert last is not None
+    assert last.outcome == "served"
+    assert box.store.record("writer")["spec"] == "new"
+    assert box.store.marker() is None
+
+
+def test_a_damaged_generation_is_staged_anew(box: Box) -> None:
+    box.serve(OLD)
+    box.serve(NEW)
+    manifest = box.store.folder / "generations" / OLD.id / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("writer", "wroter"))
+    assert box.serve(OLD).outcome == "served"
+    assert box.serves(OLD)
 
 
 def test_an_emptied_box_serves_nothing_and_can_be_filled_again(box: Box) -> None:
