@@ -56,6 +56,8 @@ SIGNS: t.Final[c.Mapping[str, Sign]] = {
 # second look at a dead one leaves that to systemd.
 _NEEDED: t.Final[c.Mapping[Strike, int]] = {"dead": 2, "hang": 3, "text": 3}
 _CONFIRM_S: t.Final = 10.0
+# What a look takes beside its wait for a completion: the cheap paths, and finding out why none came.
+MARGIN_S: t.Final = 20.0
 # Notes that are said again after a sign of life.
 _PASSING: t.Final = ("person", "patience")
 # How many looks in a row have to see a GPU in its low-power state before it is said.
@@ -92,6 +94,11 @@ class Limits:
         """The pause between two strikes."""
         return self.answer_s / 4
 
+    @property
+    def row_s(self) -> float:
+        """How far apart two strikes in a row may be: a period, and what slow looks take beyond it."""
+        return self.period_s + 2 * self.answer_s + MARGIN_S
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
@@ -116,12 +123,16 @@ class Look:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What looks leave behind for the next one. All but ``restarts`` and ``counts`` is of one start of the engine."""
+    """What looks leave behind for the next one. All but ``restarts`` and ``counts`` is of one start of the engine.
+
+    By kind of strike: ``strikes`` is how many in a row, ``struck_at`` when the first was seen, ``last_at`` the last.
+    """
 
     invocation: str = ""
     away: str = ""
     strikes: c.Mapping[str, int] = dataclasses.field(default_factory=dict)
     struck_at: c.Mapping[str, float] = dataclasses.field(default_factory=dict)
+    last_at: c.Mapping[str, float] = dataclasses.field(default_factory=dict)
     loaded: bool = False
     low_power: int = 0
     noted: tuple[str, ...] = ()
@@ -156,7 +167,8 @@ class State:
         """Return the state without the strikes of these kinds."""
         strikes = {kind: count for kind, count in self.strikes.items() if kind not in kinds}
         struck_at = {kind: at for kind, at in self.struck_at.items() if kind not in kinds}
-        return dataclasses.replace(self, strikes=strikes, struck_at=struck_at)
+        last_at = {kind: at for kind, at in self.last_at.items() if kind not in kinds}
+        return dataclasses.replace(self, strikes=strikes, struck_at=struck_at, last_at=last_at)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,13 +184,13 @@ def decide(state: State, look: Look, limits: Limits) -> tuple[State, Action]:
     """Return what to do after a look, and what to remember of it."""
     if look.away:
         lines = (f"not watched: {look.away}",) if look.replaced and look.away != state.away else ()
-        held = dataclasses.replace(state.of("").counted("looks", "away"), away=look.away)
+        # The engine that was watched may still be there afterwards: a deployment looked at a neighbour of it.
+        held = dataclasses.replace(state.without("dead", "hang", "text").counted("looks", "away"), away=look.away)
         return held, Action("hold", lines)
     if look.invocation != state.invocation:
         state = state.of(look.invocation)
-    state = dataclasses.replace(
-        state.counted("looks", look.sign), loaded=state.loaded if look.loaded is None else look.loaded
-    )
+    loaded = state.loaded if look.loaded is None else look.loaded
+    state = dataclasses.replace(state.counted("looks", look.sign), away="", loaded=loaded)
     if look.sign in {"dead", "hang", "text"}:
         return _struck(state, look, look.sign, limits)
     if look.sign == "person":
@@ -196,12 +208,15 @@ def _acquitted(state: State, sign: Sign) -> State:
 
 def _struck(state: State, look: Look, kind: Strike, limits: Limits) -> tuple[State, Action]:
     needed = _NEEDED[kind]
+    if look.at - state.last_at.get(kind, look.at) > limits.row_s:
+        state = state.without(kind)
     count = state.strikes.get(kind, 0) + 1
     since = state.struck_at.get(kind, look.at)
     state = dataclasses.replace(
         state.counted("strikes"),
         strikes={**state.strikes, kind: count},
         struck_at={**state.struck_at, kind: since},
+        last_at={**state.last_at, kind: look.at},
     )
     confirmed = kind != "dead" or look.at - since >= _CONFIRM_S
     if count < needed or not confirmed:

@@ -39,8 +39,6 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
 FOLDER: t.Final = _status.FOLDER / "watch"
 _COMMAND_S: t.Final = 10.0
 _CHEAP_S: t.Final = 5.0
-# What a look needs beside the time that it waits for the completion: the cheap paths, and finding out why none came.
-_MARGIN_S: t.Final = 20.0
 # The most that an answer to a sum needs; a model that thinks is cut short, which proves that it lives.
 _MAX_TOKENS: t.Final = 10
 # While others' tokens move, a completion is asked for in every fourth look only.
@@ -148,20 +146,21 @@ def act(box: Box, unit: str, action: _liveness.Action) -> None:
     tell = box.fail if action.deed in {"restart", "stop"} else box.warn
     end = ""
     if action.deed == "stop":
-        end = f". See `journalctl -u {unit}`; when it is cured: `systemctl start {unit}`."
+        end = f" See `journalctl -u {unit}`; when it is cured: `systemctl start {unit}`."
     for line in action.lines:
-        tell(unit, f"liveness: {unit}: {line}{end}")
+        whole = f"{line.removesuffix('.')}.{end}" if end else line
+        tell(unit, f"liveness: {unit}: {whole}")
     if action.deed == "restart":
         # It forgets the starts so far: the watch counts for itself, and its restarts are no failed boots.
         box.run(["systemctl", "reset-failed", unit])
-        # Not "restart": a unit that somebody has stopped since the look stays stopped.
-        _systemctl(box, unit, "try-restart")
+        # Not "restart", and not over another job: what somebody has stopped since the look, or is stopping, stays so.
+        _systemctl(box, unit, "try-restart", "--job-mode=fail")
     elif action.deed == "stop":
         _systemctl(box, unit, "stop")
 
 
-def _systemctl(box: Box, unit: str, verb: str) -> None:
-    code, _out, err = box.run(["systemctl", "--no-block", verb, unit])
+def _systemctl(box: Box, unit: str, verb: str, *options: str) -> None:
+    code, _out, err = box.run(["systemctl", "--no-block", *options, verb, unit])
     if code != 0:
         box.fail(unit, f"liveness: {unit}: `systemctl {verb} {unit}` failed: {err.strip()}")
 
@@ -281,7 +280,7 @@ class Onlooker:
                 max_tokens=_MAX_TOKENS,
                 request_timeout=self._limits.answer_s,
             ),
-            timeout=self._limits.answer_s + _MARGIN_S,
+            timeout=self._limits.answer_s + _liveness.MARGIN_S,
             process=_process_state.unit_check(unit, self._run_for),
             gpu=lambda: _engine_signs.read_gpu(self._run_for),
             clock=self._box.clock,

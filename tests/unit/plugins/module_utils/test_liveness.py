@@ -105,6 +105,19 @@ def test_a_hang_is_named_at_the_first_look_and_ended_within_a_period() -> None:
     assert spent <= engine.limits.period_s
 
 
+def test_strikes_that_are_further_apart_than_looks_are_not_two_in_a_row() -> None:
+    engine = Engine()
+    assert engine.look("dead").deed == "again"
+    engine.at += 3600
+    assert engine.deeds("unknown", "dead", "dead") == ["none", "again", "restart"]
+    assert engine.said[:2] == ["strike 1 of 2: it is dead."] * 2
+
+
+def test_strikes_of_two_looks_of_the_timer_are_in_a_row() -> None:
+    # The watch may have been ended after its first strike: the next tick comes within a period and a slow look.
+    assert Engine(step=LIMITS.period_s + LIMITS.answer_s).deeds(*["hang"] * 3) == ["again", "again", "restart"]
+
+
 # 096: busy is not dead; 094: but frozen counters are
 
 
@@ -149,6 +162,28 @@ def test_a_unit_that_is_stopped_or_boots_is_not_touched_and_owes_no_strikes(away
     assert engine.said[2:3] == ["strike 1 of 3: it is hang."]
 
 
+def test_an_engine_that_was_none_of_its_business_for_a_while_keeps_all_but_its_strikes() -> None:
+    engine = Engine()
+    drafted(engine, 0.85, 0.87, 0.86)
+    engine.deeds("person", "hang", low_power=True)
+    before = engine.state
+    assert engine.look(away="a deployment is under way").deed == "hold"
+    engine.look("unknown")
+    after = engine.state
+    assert (after.trend, after.noted, after.invocation) == (before.trend, before.noted, before.invocation)
+    assert (after.strikes, after.away) == ({}, "")
+    # So a drafter that has grown tired is still held to what it did when it was young.
+    assert drafted(engine, 0.3, 0.28, 0.2)[-1] == "restart"
+
+
+def test_another_start_after_a_pause_begins_anew() -> None:
+    engine = Engine()
+    drafted(engine, 0.85, 0.87, 0.86)
+    engine.look(away="the unit is activating (start-post)")
+    engine.look(invocation="b")
+    assert (engine.state.trend, engine.state.invocation) == (State().trend, "b")
+
+
 def test_an_engine_whose_files_were_replaced_is_left_alone_and_that_is_said_once() -> None:
     engine = Engine()
     assert engine.deeds("dead", "dead", "dead", away="the files are of another", replaced=True) == ["hold"] * 3
@@ -172,7 +207,7 @@ def test_what_a_person_has_to_see_to_is_said_once_until_it_is_cured() -> None:
 
 
 def test_restarts_are_bounded_and_then_the_unit_stays_down_with_one_line() -> None:
-    engine = Engine(step=600)
+    engine = Engine(step=400)
     for number in (1, 2, 3):
         assert engine.deeds("hang", "hang", "hang", invocation=str(number)) == ["again", "again", "restart"]
         assert engine.said[-1] == f"restarting it (restart {number} of 3 within 6 h): it is hang."
