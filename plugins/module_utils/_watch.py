@@ -85,6 +85,15 @@ class Standing:
     replaced: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a question came to; ``replied`` is whether the server said anything at all to it."""
+
+    sign: _liveness.Sign
+    reason: str = ""
+    replied: bool = True
+
+
 class StateFile:
     """What the watch of one instance remembers, replaced as a whole; nothing where it cannot be read."""
 
@@ -198,6 +207,7 @@ class Onlooker:
         self._box = box
         self._api_key = api_key
         endpoint = _openai_api.Endpoint.from_url(str(settings["url"]))
+        self._metrics = ""
         self._client = _openai_api.Client(endpoint, clock=box.clock, api_key=api_key)
 
     def look(self, state: _liveness.State) -> tuple[_liveness.State, _liveness.Look]:
@@ -205,16 +215,20 @@ class Onlooker:
         before = self._standing()
         if before.away:
             return state, self._away(before, state)
-        metrics = self._get("/metrics")
-        counters = _engine_signs.Counters.from_metrics(metrics) if metrics is not None else None
-        loaded = None if counters is None else counters.running + counters.waiting > 0
-        work = () if counters is None else (counters.generation_tokens, counters.prompt_tokens, counters.steps)
         if before.invocation != state.invocation:
             state = state.of(before.invocation)
-        moving = bool(loaded and state.work and work != state.work and not state.strikes)
-        asked = not (moving and state.unasked < _UNASKED_LOOKS and self._get("/health") is not None)
-        sign, reason = self._ask() if asked else ("moving", "")
-        state = dataclasses.replace(state, work=work or state.work, unasked=0 if asked else state.unasked + 1)
+        counters = self._counters()
+        loaded = None if counters is None else counters.running + counters.waiting > 0
+        moving = counters is not None and bool(loaded) and self._works(counters)
+        progress = moving or bool(counters and state.work and _work(counters) != state.work)
+        # The first look at an engine asks, and so does one that holds something against it.
+        witnessed = moving and state.work and not state.strikes and state.unasked < _UNASKED_LOOKS
+        asked = not (witnessed and self._get("/health") is not None)
+        seen = self._ask() if asked else _Seen("moving")
+        # What the look's own question took is nobody else's progress.
+        counters = (self._counters() if asked and counters else None) or counters
+        work = _work(counters) if counters else state.work
+        state = dataclasses.replace(state, work=work, unasked=0 if asked else state.unasked + 1)
         after = self._standing()
         if after.away or after.invocation != before.invocation:
             return state, self._away(after, state)
@@ -224,11 +238,13 @@ class Onlooker:
             at=at,
             invocation=before.invocation,
             age_s=at - before.since_s,
-            sign=sign,
-            reason=reason,
+            sign=seen.sign,
+            reason=seen.reason,
             loaded=loaded,
+            progress=progress,
+            replied=seen.replied,
             low_power=None if gpu is None else gpu.is_low_power,
-            drafts=None if metrics is None else _engine_metrics.EngineMetrics.from_text(metrics).drafts,
+            drafts=_engine_metrics.EngineMetrics.from_text(self._metrics).drafts,
         )
 
     def _standing(self) -> Standing:
@@ -254,18 +270,31 @@ class Onlooker:
             return None
         return reply.body.decode("utf-8", "replace") if reply.status == 200 else None
 
-    def _ask(self) -> tuple[_liveness.Sign, str]:
+    def _counters(self) -> _engine_signs.Counters | None:
+        """Read what the engine counts; None where it does not tell."""
+        text = self._get("/metrics")
+        if text is None:
+            return None
+        self._metrics = text
+        return _engine_signs.Counters.from_metrics(text)
+
+    def _works(self, before: _engine_signs.Counters) -> bool:
+        """Whether an engine with requests works on them right now."""
+        within_s = self._limits.witness_s
+        return _engine_signs.works_now(before, self._counters, within_s=within_s, sleep=self._box.sleep)
+
+    def _ask(self) -> _Seen:
         """Ask for a completion; where its answer is wrong, for two more."""
         verdict = self._probe()
         sign = sign_of(verdict)
         if sign != "alive" or not _is_wrong(verdict):
             starved = [one.message for one in verdict.findings if one.id == "GB10_LOW_POWER_STATE"]
-            return sign, " ".join((verdict.summary, *starved))
+            return _Seen(sign, " ".join((verdict.summary, *starved)), replied=verdict.stage != "hung")
         answers = [verdict, self._probe(), self._probe()]
         if not all(sign_of(one) == "alive" and _is_wrong(one) for one in answers):
-            return sign, verdict.summary
+            return _Seen(sign, verdict.summary)
         said = "; ".join(f"{one.evidence['chat']['text']!r} to {one.evidence['chat']['prompt']!r}" for one in answers)
-        return "text", f"wrong_answer: three of three answers are wrong: {said}"
+        return _Seen("text", f"wrong_answer: three of three answers are wrong: {said}")
 
     def _probe(self) -> _probe.Verdict:
         kind: _probe_session.Kind = self._settings["kind"]
@@ -286,6 +315,10 @@ class Onlooker:
             clock=self._box.clock,
             sleep=self._box.sleep,
         )
+
+
+def _work(counters: _engine_signs.Counters) -> tuple[int, ...]:
+    return counters.generation_tokens, counters.prompt_tokens, counters.steps
 
 
 def sign_of(verdict: _probe.Verdict) -> _liveness.Sign:

@@ -136,10 +136,43 @@ def test_096_progress_under_load_takes_every_strike_back() -> None:
         assert engine.deeds("hang", "hang", "moving", loaded=True) == ["again", "again", "none"]
 
 
-def test_a_server_that_tells_nothing_is_believed_to_have_the_load_it_had() -> None:
+def test_load_that_nobody_can_tell_is_load() -> None:
     engine = Engine(step=10)
-    engine.look("moving", loaded=True)
-    assert engine.deeds(*["hang"] * 5, loaded=None) == ["again"] * 5
+    engine.look("alive", loaded=False)
+    assert engine.deeds(*["hang"] * 31, loaded=None) == [*["again"] * 30, "restart"]
+    assert any("It may have requests, so it gets" in line for line in engine.said)
+
+
+def test_an_engine_that_fails_the_watch_alone_is_for_a_person_and_not_for_a_restart() -> None:
+    engine = Engine(step=100)
+    deeds = engine.deeds(*["hang"] * 50, loaded=True, progress=True, replied=True)
+    assert deeds == ["again", "again", *["none"] * 48]
+    assert engine.said[2:] == ["not restarted, since the tokens of others moved meanwhile; see to it: it is hang."]
+    # Nobody asks it anything at night; and the first request of the morning has a long prompt.
+    assert engine.deeds(*["hang"] * 50, replied=True) == ["none"] * 50
+    assert engine.deeds(*["hang"] * 3, loaded=True, replied=True) == ["again"] * 2 + ["restart"]
+    assert len([line for line in engine.said if "see to it" in line]) == 1
+
+
+def test_an_engine_whose_tokens_moved_gets_a_period_from_then_on() -> None:
+    engine = Engine(step=50)
+    assert engine.deeds("hang", "hang", "hang", loaded=True) == ["again"] * 3
+    assert engine.deeds("hang", loaded=True, progress=True) == ["none"]
+    assert engine.deeds(*["hang"] * 6, loaded=True) == [*["again"] * 5, "restart"]
+
+
+def test_an_engine_that_falls_silent_after_its_tokens_moved_is_restarted_though_nobody_waits() -> None:
+    engine = Engine(step=50)
+    assert engine.deeds("hang", "hang") == ["again"] * 2
+    assert engine.deeds("hang", progress=True) == ["none"]
+    assert engine.deeds(*["hang"] * 6) == [*["again"] * 5, "restart"]
+
+
+def test_what_moved_before_the_first_strike_proves_nothing() -> None:
+    # It may be the work of the minutes before the engine's end.
+    engine = Engine()
+    assert engine.deeds("hang", progress=True, replied=True) == ["again"]
+    assert engine.deeds("hang", "hang", replied=True) == ["again", "restart"]
 
 
 def test_094_a_wedge_under_load_is_restarted_after_a_period_without_progress() -> None:

@@ -258,6 +258,61 @@ def test_under_load_the_counters_are_the_witness_and_every_fourth_look_asks(
     assert len(server.asked(fake.CHAT)) == 3
 
 
+def test_work_of_before_the_end_of_an_engine_is_no_witness(box: Box, server: fake.OpenAIServer) -> None:
+    server.metrics = fake.Metrics(running=2, generation_tokens=1000)
+    box.watch()
+    # It worked on for a while, and then its core ended. Its requests stay in the figures, and /health says 200.
+    server.metrics = fake.Metrics(running=2, generation_tokens=9000)
+    FAULTS["hang"].set_up(server)
+    box.settings["liveness"]["period_s"] = 10
+    box.watch()
+    assert box.state().counts["hang"] >= 1
+    assert "moving" not in box.state().counts
+    assert "strike 1 of 3: hung" in box.warned[0]
+
+
+def test_tokens_of_the_watch_itself_are_no_progress_of_others(box: Box, server: fake.OpenAIServer) -> None:
+    box.watch(2)
+    assert server.metrics.generation_tokens > 1000
+    assert box.state().work[0] == server.metrics.generation_tokens
+    assert box.state().moved_at == 0
+
+
+def test_a_look_at_a_working_engine_is_over_as_soon_as_a_token_was_seen(box: Box, server: fake.OpenAIServer) -> None:
+    server.metrics = fake.Metrics(running=2, per_read=40)
+    box.watch()
+    box.clock.sleeps.clear()
+    box.watch()
+    assert box.state().counts["moving"] == 1
+    assert len(box.clock.sleeps) == 1
+    # An idle one is not waited for at all.
+    server.metrics = fake.Metrics()
+    box.clock.sleeps.clear()
+    box.watch()
+    assert box.clock.sleeps == []
+
+
+def test_an_engine_that_refuses_the_question_of_the_watch_alone_is_left_alone(
+    box: Box, server: fake.OpenAIServer
+) -> None:
+    server.metrics = fake.Metrics(running=2, per_read=4000)
+    FAULTS["health_lies_500"].set_up(server)
+    box.watch(9)
+    assert (box.deeds, box.failed) == ([], [])
+    assert len([line for line in box.warned if "not restarted, since the tokens of others moved" in line]) == 1
+    assert "HTTP 500" in box.warned[-1]
+
+
+def test_a_hang_under_load_that_nobody_can_tell_gets_a_whole_period(box: Box, server: fake.OpenAIServer) -> None:
+    box.watch()  # idle
+    server.script("GET", fake.METRICS, fake.status(503))
+    FAULTS["hang"].set_up(server)
+    box.watch()
+    assert box.state().counts["hang"] > 3
+    assert any("It may have requests" in line for line in box.warned)
+    assert box.deeds == RESTART
+
+
 def test_counters_that_stand_still_under_load_are_no_witness(box: Box, server: fake.OpenAIServer) -> None:
     server.metrics = fake.Metrics(running=2)
     FAULTS["hang"].set_up(server)
