@@ -67,6 +67,14 @@ class Asked:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Beat:
+    """That the engine of a start computed with all ranks, and when it was last seen to (monotonic)."""
+
+    token: str
+    at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Stopped:
     """That a start was ended by an order to systemd, which calls a unit failed that is stopped while it starts."""
 
@@ -79,7 +87,7 @@ class GroupFiles:
     def __init__(self, instance: str, folder: pathlib.Path | None = None) -> None:
         self._folder = (folder or FOLDER) / instance
 
-    def write(self, word: Gate | Round | View | Asked | Stopped | Ended) -> None:
+    def write(self, word: Gate | Round | View | Asked | Beat | Stopped | Ended) -> None:
         """Replace the last word of its kind."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         path = self._path(type(word))
@@ -109,6 +117,11 @@ class GroupFiles:
         """Return why the daemon ended the engine of that start, None where it did not."""
         found = self._read(Asked)
         return Asked(**found) if found and found.get("token") == token else None
+
+    def beat(self, token: str) -> Beat | None:
+        """Return when the engine of that start was last seen to compute, None where it never was."""
+        found = self._read(Beat)
+        return Beat(token, float(found["at"])) if found and found.get("token") == token else None
 
     def stopped(self, token: str) -> bool:
         """Return whether that start was ended by an order."""

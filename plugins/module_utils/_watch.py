@@ -26,6 +26,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _docker,
     _engine_metrics,
     _engine_signs,
+    _group_files,
     _instance,
     _journal,
     _liveness,
@@ -41,7 +42,7 @@ _COMMAND_S: t.Final = 10.0
 _CHEAP_S: t.Final = 5.0
 # The most that an answer to a sum needs; a model that thinks is cut short, which proves that it lives.
 _MAX_TOKENS: t.Final = 10
-# While others' tokens move, a completion is asked for in every fourth look only.
+# While others' tokens move, or an idle head answers the daemon of its group, every fourth look alone asks.
 _UNASKED_LOOKS: t.Final = 3
 _CHECKS: t.Final[c.Mapping[str, tuple[str, ...]]] = {"chat": ("chat",), "base": ("completions",), "embedding": ()}
 # A deployment says so on the disk while it stops, starts and proves engines.
@@ -69,6 +70,7 @@ class Box:
     fail: Tell = _journal.error
     folder: pathlib.Path = FOLDER
     switch: pathlib.Path = _SWITCH
+    groups: pathlib.Path = _group_files.FOLDER
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -222,7 +224,8 @@ class Onlooker:
         moving = counters is not None and bool(loaded) and self._works(counters)
         progress = moving or bool(counters and state.work and _work(counters) != state.work)
         # The first look at an engine asks, and so does one that holds something against it.
-        witnessed = moving and state.work and not state.strikes and state.unasked < _UNASKED_LOOKS
+        computes = moving or (loaded is False and self._beats(before.invocation))
+        witnessed = computes and state.work and not state.strikes and state.unasked < _UNASKED_LOOKS
         asked = not (witnessed and self._get("/health") is not None)
         seen = self._ask() if asked else _Seen("moving")
         # What the look's own question took is nobody else's progress.
@@ -282,6 +285,13 @@ class Onlooker:
         """Whether an engine with requests works on them right now."""
         within_s = self._limits.witness_s
         return _engine_signs.works_now(before, self._counters, within_s=within_s, sleep=self._box.sleep)
+
+    def _beats(self, invocation: str) -> bool:
+        """Whether the head of a serving group was seen to compute within this period, by the daemon that asks it."""
+        if not self._settings.get("group"):
+            return False
+        beat = _group_files.GroupFiles(self._instance, self._box.groups).beat(invocation)
+        return beat is not None and 0 <= self._box.clock() - beat.at <= self._limits.period_s
 
     def _ask(self) -> _Seen:
         """Ask for a completion; where its answer is wrong, for two more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import pathlib
+import time
 import typing as t
 
 import pytest
@@ -219,6 +220,15 @@ def test_an_engine_that_does_not_complete_is_ended_by_its_own_rank(rank: Rank) -
     rank.files.write(Round("c", TOGETHER, ("c", "b"), 1.0))
     rank.daemon.step()
     assert rank.daemon._heartbeat.failed == ""
+
+
+def test_the_watch_hears_of_each_beat_and_of_which_start_it_was(rank: Rank) -> None:
+    assert rank.files.beat("a") is None
+    rank.daemon._heartbeat._lives()
+    beat = rank.files.beat("a")
+    assert beat is not None
+    assert beat.at <= time.monotonic()
+    assert rank.files.beat("b") is None
 
 
 @pytest.mark.parametrize(("active", "sub"), [("deactivating", "stop"), ("inactive", "dead"), ("failed", "failed")])

@@ -14,7 +14,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _liveness, _watch
+from ansible_collections.gb10.fleet.plugins.module_utils import _group_files, _liveness, _watch
 from tests.unit.support import openai_server as fake
 from tests.unit.support.faults import FAULTS, post_all
 from tests.unit.support.probing import SkipClock, free_port
@@ -86,6 +86,7 @@ class Box:
             fail=lambda unit, line: self.failed.append(f"{unit}|{line}"),
             folder=self.folder,
             switch=self.folder / "switch",
+            groups=self.folder / "groups",
         )
         for _time in range(times):
             assert _watch.watch("writer", self.settings, box=eyes) == 0
@@ -311,6 +312,49 @@ def test_a_hang_under_load_that_nobody_can_tell_gets_a_whole_period(box: Box, se
     assert box.state().counts["hang"] > 3
     assert any("It may have requests" in line for line in box.warned)
     assert box.deeds == RESTART
+
+
+@pytest.fixture
+def head(box: Box) -> Box:
+    """The box with the head of a serving group, which has been looked at once."""
+    box.settings["group"] = {"name": "pair", "heartbeat_seconds": 300}
+    box.watch()
+    return box
+
+
+def beaten(box: Box, *, token: str = "a", before_s: float = 30) -> None:
+    """Have the daemon of the group have seen it compute."""
+    word = _group_files.Beat(token, box.clock() - before_s)
+    _group_files.GroupFiles("writer", box.folder / "groups").write(word)
+
+
+def test_an_idle_head_that_answers_the_daemon_of_its_group_is_asked_in_every_fourth_look(
+    head: Box, server: fake.OpenAIServer
+) -> None:
+    for _look in range(8):
+        beaten(head)
+        head.watch()
+    assert head.state().counts == {"looks": 9, "alive": 3, "moving": 6}
+    assert len(server.asked(fake.CHAT)) == 3
+
+
+@pytest.mark.parametrize("beat", [{"before_s": 61}, {"token": "an earlier start"}, None])
+def test_a_head_that_was_not_seen_to_compute_within_the_period_is_asked(
+    head: Box, server: fake.OpenAIServer, beat: dict[str, t.Any] | None
+) -> None:
+    if beat is not None:
+        beaten(head, **beat)
+    head.watch()
+    assert head.state().counts == {"looks": 2, "alive": 2}
+
+
+def test_a_head_whose_requests_do_not_move_is_asked_whatever_the_daemon_saw(
+    head: Box, server: fake.OpenAIServer
+) -> None:
+    server.metrics = fake.Metrics(running=2)
+    beaten(head)
+    head.watch()
+    assert head.state().counts == {"looks": 2, "alive": 2}
 
 
 def test_counters_that_stand_still_under_load_are_no_witness(box: Box, server: fake.OpenAIServer) -> None:
