@@ -13,6 +13,7 @@ Note that this module util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -155,7 +156,9 @@ class Daemon:
         """Leave word for the liveness watch, which need not ask the same."""
         with self._lock:
             token = self._state.token
-        self._files.write(_group_files.Beat(token, time.monotonic()))
+        # It runs in the thread of the heartbeat, which has to go on; without the word the watch asks for itself.
+        with contextlib.suppress(OSError):
+            self._files.write(_group_files.Beat(token, time.monotonic()))
 
     def _observe(self) -> _group_rules.RankState:
         unit = _instance.show(_command.run, self.unit)

@@ -131,7 +131,8 @@ class Heartbeat:
             if now and before and now.worked_since(before):
                 # Perhaps its last step: the strikes begin anew, and so does the patience.
                 strikes, began, before = 0, self._clock(), now
-        self._lives()
+        if start == self._starts:
+            self._lives()
 
     def _works(self, before: _engine_signs.Counters | None) -> bool:
         """Wait a moment, and return whether the engine made a step meanwhile."""

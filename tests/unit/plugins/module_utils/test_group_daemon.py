@@ -231,6 +231,15 @@ def test_the_watch_hears_of_each_beat_and_of_which_start_it_was(rank: Rank) -> N
     assert rank.files.beat("b") is None
 
 
+def test_a_word_that_cannot_be_written_does_not_end_the_heartbeat(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_files: object, _word: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(_group_files.GroupFiles, "write", full)
+    rank.daemon._heartbeat._lives()
+    assert rank.files.beat("a") is None
+
+
 @pytest.mark.parametrize(("active", "sub"), [("deactivating", "stop"), ("inactive", "dead"), ("failed", "failed")])
 def test_a_rank_without_an_engine_is_not_restarted(rank: Rank, active: str, sub: str) -> None:
     rank.is_in(active, sub)

@@ -97,6 +97,14 @@ def test_a_head_whose_tokens_move_is_not_asked() -> None:
     assert (head.asked, head.made.failed, head.lived) == ([], "", 1)
 
 
+def test_a_step_of_an_engine_that_was_started_again_meanwhile_is_no_sign_of_life() -> None:
+    head = Head("ready", counters=LOADED)
+    head.per_read = 1
+    head.made._sleep = lambda _seconds: head.made.forget()
+    head.made.beat()
+    assert (head.asked, head.lived) == ([], 0)
+
+
 def test_work_of_before_the_beat_is_no_sign_of_life() -> None:
     head = Head("ready", counters=LOADED)
     head.made.beat()
