@@ -9,6 +9,7 @@ Note that this module util is private to the collection and can change without n
 
 from __future__ import annotations
 
+import collections.abc as c
 import dataclasses
 import math
 import re
@@ -16,6 +17,8 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._process_state import COMMAND_TIMEOUT_S, Run, run_command
 
+# How often counters are read again within one look.
+_READS: t.Final = 5
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})?\s+([^\s]+)\s*$", re.MULTILINE)
 _STATS = re.compile(
     r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s,?\s+"
@@ -61,6 +64,24 @@ class Counters:
             before.prompt_tokens,
             before.steps,
         )
+
+
+def works_now(
+    before: Counters, read: c.Callable[[], Counters | None], *, within_s: float, sleep: c.Callable[[float], None]
+) -> bool:
+    """Whether an engine that has requests makes a step while it is looked at.
+
+    That is all that its counters prove: a difference to an earlier look may be of work before the engine's end, and the
+    number of running requests stays what it was then.
+    """
+    for _again in range(_READS):
+        sleep(within_s / _READS)
+        after = read()
+        if after is None:
+            return False
+        if after.worked_since(before):
+            return True
+    return False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ Note that this module util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -119,7 +120,9 @@ class Daemon:
         self.group = group
         self._files = _group_files.GroupFiles(instance)
         self._links = [Link(one, instance, group.port, group.own.address) for one in group.others]
-        self._heartbeat = _heartbeat.Heartbeat(settings, every_s=group.heartbeat_s, api_key=api_key)
+        self._heartbeat = _heartbeat.Heartbeat(
+            settings, every_s=group.heartbeat_s, api_key=api_key, lives=self._computes
+        )
         self._lock = threading.Lock()
         self._state = self._observe()
         self._ended_round = ""
@@ -149,6 +152,14 @@ class Daemon:
     def _serves(self) -> bool:
         with self._lock:
             return self._state.stage == "serving"
+
+    def _computes(self) -> None:
+        """Leave word for the liveness watch, which need not ask the same."""
+        with self._lock:
+            token = self._state.token
+        # It runs in the thread of the heartbeat, which has to go on; without the word the watch asks for itself.
+        with contextlib.suppress(OSError):
+            self._files.write(_group_files.Beat(token, time.monotonic()))
 
     def _observe(self) -> _group_rules.RankState:
         unit = _instance.show(_command.run, self.unit)

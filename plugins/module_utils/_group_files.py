@@ -78,6 +78,14 @@ class Proven:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Beat:
+    """That the engine of a start computed with all ranks, and when it was last seen to (monotonic)."""
+
+    token: str
+    at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Stopped:
     """That a start was ended by an order to systemd, which calls a unit failed that is stopped while it starts."""
 
@@ -90,7 +98,7 @@ class GroupFiles:
     def __init__(self, instance: str, folder: pathlib.Path | None = None) -> None:
         self._folder = (folder or FOLDER) / instance
 
-    def write(self, word: Gate | Round | View | Asked | Proven | Stopped | Ended) -> None:
+    def write(self, word: Gate | Round | View | Asked | Beat | Proven | Stopped | Ended) -> None:
         """Replace the last word of its kind."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         path = self._path(type(word))
@@ -124,6 +132,11 @@ class GroupFiles:
     def proven(self, token: str) -> bool:
         """Return whether that start has passed what is asked of this rank alone."""
         return self._read(Proven).get("token") == token
+
+    def beat(self, token: str) -> Beat | None:
+        """Return when the engine of that start was last seen to compute, None where it never was."""
+        found = self._read(Beat)
+        return Beat(token, float(found["at"])) if found and found.get("token") == token else None
 
     def stopped(self, token: str) -> bool:
         """Return whether that start was ended by an order."""

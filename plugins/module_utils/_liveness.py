@@ -21,8 +21,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._drafter_trend import T
 from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import Drafts
 
 Strike = t.Literal["dead", "hang", "text"]
-# What one look says. "moving": others' tokens were counted, so nothing had to be asked; "unknown": it proves nothing;
-# "person": the engine is there, and a restart would not cure what is wrong.
+# What one look says. "moving": others' tokens were counted during it, so nothing had to be asked; "unknown": it proves
+# nothing; "person": the engine is there, and a restart would not cure what is wrong.
 Sign = t.Literal["alive", "moving", "busy", "unknown", "person", "dead", "hang", "text"]
 Deed = t.Literal["none", "hold", "again", "restart", "stop"]
 
@@ -56,8 +56,10 @@ SIGNS: t.Final[c.Mapping[str, Sign]] = {
 # second look at a dead one leaves that to systemd.
 _NEEDED: t.Final[c.Mapping[Strike, int]] = {"dead": 2, "hang": 3, "text": 3}
 _CONFIRM_S: t.Final = 10.0
+# What a look takes beside its wait for a completion: the cheap paths, and finding out why none came.
+MARGIN_S: t.Final = 20.0
 # Notes that are said again after a sign of life.
-_PASSING: t.Final = ("person", "patience")
+_PASSING: t.Final = ("person", "patience", "moves")
 # How many looks in a row have to see a GPU in its low-power state before it is said.
 _LOW_POWER_LOOKS: t.Final = 3
 # Past its hours an engine waits for a quiet moment, but not longer than this share of them.
@@ -92,6 +94,16 @@ class Limits:
         """The pause between two strikes."""
         return self.answer_s / 4
 
+    @property
+    def witness_s(self) -> float:
+        """How long a look waits for the tokens of others to move before it asks for some of its own."""
+        return min(5.0, self.answer_s / 10)
+
+    @property
+    def row_s(self) -> float:
+        """How far apart two strikes in a row may be: a period, and what slow looks take beyond it."""
+        return self.period_s + 2 * self.answer_s + MARGIN_S
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
@@ -100,6 +112,8 @@ class Look:
     ``away`` says why the engine is none of the watch's business now (stopped, booting, being replaced); it is empty
     while the unit serves. ``replaced`` is the one of these that may last where nobody sees it: the files are of another
     engine than the one that runs. ``loaded`` is whether requests of others are there; None where nobody could tell.
+    ``progress`` is whether others' tokens moved during the look or since the last one, ``replied`` whether the question
+    got a reply, if a useless one.
     """
 
     at: float
@@ -110,25 +124,33 @@ class Look:
     sign: Sign = "unknown"
     reason: str = ""
     loaded: bool | None = None
+    progress: bool = False
+    replied: bool = False
     low_power: bool | None = None
     drafts: Drafts | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What looks leave behind for the next one. All but ``restarts`` and ``counts`` is of one start of the engine."""
+    """What looks leave behind for the next one. All but ``restarts`` and ``counts`` is of one start of the engine.
+
+    By kind of strike: ``strikes`` is how many in a row, ``struck_at`` when the first was seen, ``last_at`` the last.
+    ``work`` is what was counted at the end of the last look, its own question included; ``moved_at`` is when others'
+    tokens were last seen to move.
+    """
 
     invocation: str = ""
     away: str = ""
     strikes: c.Mapping[str, int] = dataclasses.field(default_factory=dict)
     struck_at: c.Mapping[str, float] = dataclasses.field(default_factory=dict)
+    last_at: c.Mapping[str, float] = dataclasses.field(default_factory=dict)
     loaded: bool = False
     low_power: int = 0
     noted: tuple[str, ...] = ()
     trend: Trend = dataclasses.field(default_factory=Trend)
-    # Work that was counted at the last look, and the looks since a completion was asked for.
     work: tuple[int, ...] = ()
-    unasked: int = 0
+    moved_at: float = 0.0
+    unasked: int = 0  # looks since a completion was asked for
     restarts: tuple[float, ...] = ()
     counts: c.Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -156,7 +178,8 @@ class State:
         """Return the state without the strikes of these kinds."""
         strikes = {kind: count for kind, count in self.strikes.items() if kind not in kinds}
         struck_at = {kind: at for kind, at in self.struck_at.items() if kind not in kinds}
-        return dataclasses.replace(self, strikes=strikes, struck_at=struck_at)
+        last_at = {kind: at for kind, at in self.last_at.items() if kind not in kinds}
+        return dataclasses.replace(self, strikes=strikes, struck_at=struck_at, last_at=last_at)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,12 +195,16 @@ def decide(state: State, look: Look, limits: Limits) -> tuple[State, Action]:
     """Return what to do after a look, and what to remember of it."""
     if look.away:
         lines = (f"not watched: {look.away}",) if look.replaced and look.away != state.away else ()
-        held = dataclasses.replace(state.of("").counted("looks", "away"), away=look.away)
+        # The engine that was watched may still be there afterwards: a deployment looked at a neighbour of it.
+        held = dataclasses.replace(state.without("dead", "hang", "text").counted("looks", "away"), away=look.away)
         return held, Action("hold", lines)
     if look.invocation != state.invocation:
         state = state.of(look.invocation)
     state = dataclasses.replace(
-        state.counted("looks", look.sign), loaded=state.loaded if look.loaded is None else look.loaded
+        state.counted("looks", look.sign),
+        away="",
+        loaded=state.loaded if look.loaded is None else look.loaded,
+        moved_at=look.at if look.progress else state.moved_at,
     )
     if look.sign in {"dead", "hang", "text"}:
         return _struck(state, look, look.sign, limits)
@@ -196,24 +223,43 @@ def _acquitted(state: State, sign: Sign) -> State:
 
 def _struck(state: State, look: Look, kind: Strike, limits: Limits) -> tuple[State, Action]:
     needed = _NEEDED[kind]
+    if look.at - state.last_at.get(kind, look.at) > limits.row_s:
+        state = state.without(kind)
     count = state.strikes.get(kind, 0) + 1
     since = state.struck_at.get(kind, look.at)
     state = dataclasses.replace(
         state.counted("strikes"),
         strikes={**state.strikes, kind: count},
         struck_at={**state.struck_at, kind: since},
+        last_at={**state.last_at, kind: look.at},
     )
     confirmed = kind != "dead" or look.at - since >= _CONFIRM_S
     if count < needed or not confirmed:
         pause = limits.pause_s if kind != "dead" else _CONFIRM_S - (look.at - since)
         line = f"strike {min(count, needed)} of {needed}: {look.reason}"
         return state, Action("again", (line,) if count <= needed else (), pause)
-    if kind == "hang" and state.loaded and look.at - since < limits.period_s:
-        left = limits.period_s - (look.at - since)
-        line = f"strike {count}: {look.reason} It has requests, so it gets {left:.0f} s more."
-        state, noted = _noted(state, "patience", line)
-        return state, Action("again", noted.lines, min(left, limits.pause_s))
+    if kind == "hang" and (spared := _spared(state, look, limits)):
+        return spared
     return _failed(state, look, limits)
+
+
+def _spared(state: State, look: Look, limits: Limits) -> tuple[State, Action] | None:
+    """Return what to do about an engine that hangs by the strikes and may be healthy: busy, or well for others."""
+    since = state.struck_at["hang"]
+    moved = state.moved_at > since
+    # Load that nobody can tell is load: what keeps a server from telling may be that very load.
+    loaded = look.loaded is not False
+    if moved and (look.progress or (look.replied and not loaded)):
+        # It answers others, if not the watch. The patience starts anew also where nobody waits for it right now.
+        line = f"not restarted, since the tokens of others moved meanwhile; see to it: {look.reason}"
+        return _noted(dataclasses.replace(state, moved_at=look.at), "moves", line)
+    left = limits.period_s - (look.at - max(since, state.moved_at))
+    if left <= 0 or not (loaded or moved):
+        return None
+    has = "It has requests" if look.loaded else "It may have requests" if loaded else "It worked for others"
+    line = f"strike {state.strikes['hang']}: {look.reason} {has}, so it gets {left:.0f} s more."
+    state, noted = _noted(state, "patience", line)
+    return state, Action("again", noted.lines, min(left, limits.pause_s))
 
 
 def _failed(state: State, look: Look, limits: Limits) -> tuple[State, Action]:

@@ -26,6 +26,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _docker,
     _engine_metrics,
     _engine_signs,
+    _group_files,
     _instance,
     _journal,
     _liveness,
@@ -39,11 +40,9 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
 FOLDER: t.Final = _status.FOLDER / "watch"
 _COMMAND_S: t.Final = 10.0
 _CHEAP_S: t.Final = 5.0
-# What a look needs beside the time that it waits for the completion: the cheap paths, and finding out why none came.
-_MARGIN_S: t.Final = 20.0
 # The most that an answer to a sum needs; a model that thinks is cut short, which proves that it lives.
 _MAX_TOKENS: t.Final = 10
-# While others' tokens move, a completion is asked for in every fourth look only.
+# While others' tokens move, or an idle head answers the daemon of its group, every fourth look alone asks.
 _UNASKED_LOOKS: t.Final = 3
 _CHECKS: t.Final[c.Mapping[str, tuple[str, ...]]] = {"chat": ("chat",), "base": ("completions",), "embedding": ()}
 # A deployment says so on the disk while it stops, starts and proves engines.
@@ -71,6 +70,7 @@ class Box:
     fail: Tell = _journal.error
     folder: pathlib.Path = FOLDER
     switch: pathlib.Path = _SWITCH
+    groups: pathlib.Path = _group_files.FOLDER
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,6 +85,15 @@ class Standing:
     invocation: str = ""
     since_s: float = 0.0
     replaced: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a question came to; ``replied`` is whether the server said anything at all to it."""
+
+    sign: _liveness.Sign
+    reason: str = ""
+    replied: bool = True
 
 
 class StateFile:
@@ -148,20 +157,21 @@ def act(box: Box, unit: str, action: _liveness.Action) -> None:
     tell = box.fail if action.deed in {"restart", "stop"} else box.warn
     end = ""
     if action.deed == "stop":
-        end = f". See `journalctl -u {unit}`; when it is cured: `systemctl start {unit}`."
+        end = f" See `journalctl -u {unit}`; when it is cured: `systemctl start {unit}`."
     for line in action.lines:
-        tell(unit, f"liveness: {unit}: {line}{end}")
+        whole = f"{line.removesuffix('.')}.{end}" if end else line
+        tell(unit, f"liveness: {unit}: {whole}")
     if action.deed == "restart":
         # It forgets the starts so far: the watch counts for itself, and its restarts are no failed boots.
         box.run(["systemctl", "reset-failed", unit])
-        # Not "restart": a unit that somebody has stopped since the look stays stopped.
-        _systemctl(box, unit, "try-restart")
+        # Not "restart", and not over another job: what somebody has stopped since the look, or is stopping, stays so.
+        _systemctl(box, unit, "try-restart", "--job-mode=fail")
     elif action.deed == "stop":
         _systemctl(box, unit, "stop")
 
 
-def _systemctl(box: Box, unit: str, verb: str) -> None:
-    code, _out, err = box.run(["systemctl", "--no-block", verb, unit])
+def _systemctl(box: Box, unit: str, verb: str, *options: str) -> None:
+    code, _out, err = box.run(["systemctl", "--no-block", *options, verb, unit])
     if code != 0:
         box.fail(unit, f"liveness: {unit}: `systemctl {verb} {unit}` failed: {err.strip()}")
 
@@ -199,6 +209,7 @@ class Onlooker:
         self._box = box
         self._api_key = api_key
         endpoint = _openai_api.Endpoint.from_url(str(settings["url"]))
+        self._metrics = ""
         self._client = _openai_api.Client(endpoint, clock=box.clock, api_key=api_key)
 
     def look(self, state: _liveness.State) -> tuple[_liveness.State, _liveness.Look]:
@@ -206,16 +217,21 @@ class Onlooker:
         before = self._standing()
         if before.away:
             return state, self._away(before, state)
-        metrics = self._get("/metrics")
-        counters = _engine_signs.Counters.from_metrics(metrics) if metrics is not None else None
-        loaded = None if counters is None else counters.running + counters.waiting > 0
-        work = () if counters is None else (counters.generation_tokens, counters.prompt_tokens, counters.steps)
         if before.invocation != state.invocation:
             state = state.of(before.invocation)
-        moving = bool(loaded and state.work and work != state.work and not state.strikes)
-        asked = not (moving and state.unasked < _UNASKED_LOOKS and self._get("/health") is not None)
-        sign, reason = self._ask() if asked else ("moving", "")
-        state = dataclasses.replace(state, work=work or state.work, unasked=0 if asked else state.unasked + 1)
+        counters = self._counters()
+        loaded = None if counters is None else counters.running + counters.waiting > 0
+        moving = counters is not None and bool(loaded) and self._works(counters)
+        progress = moving or bool(counters and state.work and _work(counters) != state.work)
+        # The first look at an engine asks, and so does one that holds something against it.
+        computes = moving or (loaded is False and self._beats(before.invocation))
+        witnessed = computes and state.work and not state.strikes and state.unasked < _UNASKED_LOOKS
+        asked = not (witnessed and self._get("/health") is not None)
+        seen = self._ask() if asked else _Seen("moving")
+        # What the look's own question took is nobody else's progress.
+        counters = (self._counters() if asked and counters else None) or counters
+        work = _work(counters) if counters else state.work
+        state = dataclasses.replace(state, work=work, unasked=0 if asked else state.unasked + 1)
         after = self._standing()
         if after.away or after.invocation != before.invocation:
             return state, self._away(after, state)
@@ -225,11 +241,13 @@ class Onlooker:
             at=at,
             invocation=before.invocation,
             age_s=at - before.since_s,
-            sign=sign,
-            reason=reason,
+            sign=seen.sign,
+            reason=seen.reason,
             loaded=loaded,
+            progress=progress,
+            replied=seen.replied,
             low_power=None if gpu is None else gpu.is_low_power,
-            drafts=None if metrics is None else _engine_metrics.EngineMetrics.from_text(metrics).drafts,
+            drafts=_engine_metrics.EngineMetrics.from_text(self._metrics).drafts,
         )
 
     def _standing(self) -> Standing:
@@ -255,18 +273,38 @@ class Onlooker:
             return None
         return reply.body.decode("utf-8", "replace") if reply.status == 200 else None
 
-    def _ask(self) -> tuple[_liveness.Sign, str]:
+    def _counters(self) -> _engine_signs.Counters | None:
+        """Read what the engine counts; None where it does not tell."""
+        text = self._get("/metrics")
+        if text is None:
+            return None
+        self._metrics = text
+        return _engine_signs.Counters.from_metrics(text)
+
+    def _works(self, before: _engine_signs.Counters) -> bool:
+        """Whether an engine with requests works on them right now."""
+        within_s = self._limits.witness_s
+        return _engine_signs.works_now(before, self._counters, within_s=within_s, sleep=self._box.sleep)
+
+    def _beats(self, invocation: str) -> bool:
+        """Whether the head of a serving group was seen to compute within this period, by the daemon that asks it."""
+        if not self._settings.get("group"):
+            return False
+        beat = _group_files.GroupFiles(self._instance, self._box.groups).beat(invocation)
+        return beat is not None and 0 <= self._box.clock() - beat.at <= self._limits.period_s
+
+    def _ask(self) -> _Seen:
         """Ask for a completion; where its answer is wrong, for two more."""
         verdict = self._probe()
         sign = sign_of(verdict)
         if sign != "alive" or not _is_wrong(verdict):
             starved = [one.message for one in verdict.findings if one.id == "GB10_LOW_POWER_STATE"]
-            return sign, " ".join((verdict.summary, *starved))
+            return _Seen(sign, " ".join((verdict.summary, *starved)), replied=verdict.stage != "hung")
         answers = [verdict, self._probe(), self._probe()]
         if not all(sign_of(one) == "alive" and _is_wrong(one) for one in answers):
-            return sign, verdict.summary
+            return _Seen(sign, verdict.summary)
         said = "; ".join(f"{one.evidence['chat']['text']!r} to {one.evidence['chat']['prompt']!r}" for one in answers)
-        return "text", f"wrong_answer: three of three answers are wrong: {said}"
+        return _Seen("text", f"wrong_answer: three of three answers are wrong: {said}")
 
     def _probe(self) -> _probe.Verdict:
         kind: _probe_session.Kind = self._settings["kind"]
@@ -281,12 +319,16 @@ class Onlooker:
                 max_tokens=_MAX_TOKENS,
                 request_timeout=self._limits.answer_s,
             ),
-            timeout=self._limits.answer_s + _MARGIN_S,
+            timeout=self._limits.answer_s + _liveness.MARGIN_S,
             process=_process_state.unit_check(unit, self._run_for),
             gpu=lambda: _engine_signs.read_gpu(self._run_for),
             clock=self._box.clock,
             sleep=self._box.sleep,
         )
+
+
+def _work(counters: _engine_signs.Counters) -> tuple[int, ...]:
+    return counters.generation_tokens, counters.prompt_tokens, counters.steps
 
 
 def sign_of(verdict: _probe.Verdict) -> _liveness.Sign:

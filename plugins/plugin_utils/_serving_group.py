@@ -31,7 +31,8 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 _MASTER_PORT: t.Final = 29501
 _PEER_PORT: t.Final = 29511
 _SILENCE_S: t.Final = 20
-_HEARTBEAT_S: t.Final = 15
+# The head of a group that nobody asks anything would spend 1 % of its tokens on a beat every 15 s (docs/liveness.md).
+_HEARTBEAT_S: t.Final = 300
 # A headless rank takes 11 seconds to end in order (vLLM 0.32.0, measured 2026-11-29); killed, it would leave its
 # memory behind for a while.
 LEAST_STOP_S: t.Final = 20

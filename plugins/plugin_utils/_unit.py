@@ -44,8 +44,11 @@ class Liveness:
 
     @property
     def every_s(self) -> int:
-        """The time from one look to the next, so that a dead engine is noticed within one period."""
-        return max(5, self.period_s - self.answer_s)
+        """The time from one look to the next, so that a dead engine is noticed within one period.
+
+        A tenth of the wait for an answer, 5 s at most, is for seeing whether the tokens of others move.
+        """
+        return max(5, self.period_s - self.answer_s - min(5, -(-self.answer_s // 10)))
 
     @property
     def limit_s(self) -> int:

@@ -28,9 +28,9 @@ ENGINE = "bin/[v]llm serve|^VLLM::"
 OFF_S = 5
 # From a death to an answer; both engines boot at the same time on what may be a busy machine of two cores.
 BACK_S = 1800
-# How long a rank may hold an engine while the other one holds none: silence, a heartbeat that is not answered twice
-# (15 + 2 * 22 s), and then the end of the engine, whichever of the first two it is.
-ALONE_S = 15 + 2 * 22 + 35
+# How long a rank may hold an engine while the other one holds none: silence, a heartbeat that is not answered three
+# times (15 + 3 * 22 + 2 * 5 s), and then the end of the engine, whichever of the first two it is.
+ALONE_S = 15 + 3 * 22 + 2 * 5 + 35
 
 # The fabric gives the ranks their addresses and the interfaces that they talk over. The boxes of the lab have no RDMA,
 # so NCCL_NET and the devices are told, as somebody would who does without.
@@ -167,6 +167,7 @@ def wait_served(*, unlike: c.Mapping[str, str], what: str) -> None:
     def again() -> bool:
         # Each look costs both boxes something, and they are busy booting.
         time.sleep(3)
-        return served() and all(state(box)["round"] not in {"", unlike.get(box, "")} for box in BOXES)
+        # An engine that hangs is not asked: with requests it would be given more time.
+        return all(state(box)["round"] not in {"", unlike.get(box, "")} for box in BOXES) and served()
 
     kit.wait_for(again, seconds=BACK_S, what=what)

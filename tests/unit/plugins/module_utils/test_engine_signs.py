@@ -112,6 +112,23 @@ def test_the_gpu_is_read_with_nvidia_smi(answer: tuple[int, str] | None, read: s
     assert "power.draw" in asked[0][1]
 
 
+@pytest.mark.parametrize(
+    ("steps", "works", "reads"), [([1], True, 1), ([0, 0, 1], True, 3), ([0] * 5, False, 5), ([0, None, 1], False, 2)]
+)
+def test_an_engine_works_that_makes_a_step_while_it_is_looked_at(
+    steps: list[int | None], works: bool, reads: int
+) -> None:
+    left = list(steps)
+    slept: list[float] = []
+
+    def read() -> engine.Counters | None:
+        step = left.pop(0)
+        return None if step is None else counters(steps=913 + step)
+
+    assert engine.works_now(counters(steps=913), read, within_s=5, sleep=slept.append) is works
+    assert slept == [1.0] * reads
+
+
 LOG = """\
 INFO 11-29 10:05:00 [loggers.py:310] Engine 000: Avg prompt throughput: 812.4 tokens/s, Avg generation throughput: \
 61.2 tokens/s, Running: 2 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import pathlib
+import time
 import typing as t
 
 import pytest
@@ -220,6 +221,24 @@ def test_an_engine_that_does_not_complete_is_ended_by_its_own_rank(rank: Rank) -
     rank.files.write(Round("c", TOGETHER, ("c", "b"), 1.0))
     rank.daemon.step()
     assert rank.daemon._heartbeat.failed == ""
+
+
+def test_the_watch_hears_of_each_beat_and_of_which_start_it_was(rank: Rank) -> None:
+    assert rank.files.beat("a") is None
+    rank.daemon._heartbeat._lives()
+    beat = rank.files.beat("a")
+    assert beat is not None
+    assert beat.at <= time.monotonic()
+    assert rank.files.beat("b") is None
+
+
+def test_a_word_that_cannot_be_written_does_not_end_the_heartbeat(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_files: object, _word: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(_group_files.GroupFiles, "write", full)
+    rank.daemon._heartbeat._lives()
+    assert rank.files.beat("a") is None
 
 
 @pytest.mark.parametrize(("active", "sub"), [("deactivating", "stop"), ("inactive", "dead"), ("failed", "failed")])

@@ -105,6 +105,19 @@ def test_a_hang_is_named_at_the_first_look_and_ended_within_a_period() -> None:
     assert spent <= engine.limits.period_s
 
 
+def test_strikes_that_are_further_apart_than_looks_are_not_two_in_a_row() -> None:
+    engine = Engine()
+    assert engine.look("dead").deed == "again"
+    engine.at += 3600
+    assert engine.deeds("unknown", "dead", "dead") == ["none", "again", "restart"]
+    assert engine.said[:2] == ["strike 1 of 2: it is dead."] * 2
+
+
+def test_strikes_of_two_looks_of_the_timer_are_in_a_row() -> None:
+    # The watch may have been ended after its first strike: the next tick comes within a period and a slow look.
+    assert Engine(step=LIMITS.period_s + LIMITS.answer_s).deeds(*["hang"] * 3) == ["again", "again", "restart"]
+
+
 # 096: busy is not dead; 094: but frozen counters are
 
 
@@ -123,10 +136,43 @@ def test_096_progress_under_load_takes_every_strike_back() -> None:
         assert engine.deeds("hang", "hang", "moving", loaded=True) == ["again", "again", "none"]
 
 
-def test_a_server_that_tells_nothing_is_believed_to_have_the_load_it_had() -> None:
+def test_load_that_nobody_can_tell_is_load() -> None:
     engine = Engine(step=10)
-    engine.look("moving", loaded=True)
-    assert engine.deeds(*["hang"] * 5, loaded=None) == ["again"] * 5
+    engine.look("alive", loaded=False)
+    assert engine.deeds(*["hang"] * 31, loaded=None) == [*["again"] * 30, "restart"]
+    assert any("It may have requests, so it gets" in line for line in engine.said)
+
+
+def test_an_engine_that_fails_the_watch_alone_is_for_a_person_and_not_for_a_restart() -> None:
+    engine = Engine(step=100)
+    deeds = engine.deeds(*["hang"] * 50, loaded=True, progress=True, replied=True)
+    assert deeds == ["again", "again", *["none"] * 48]
+    assert engine.said[2:] == ["not restarted, since the tokens of others moved meanwhile; see to it: it is hang."]
+    # Nobody asks it anything at night; and the first request of the morning has a long prompt.
+    assert engine.deeds(*["hang"] * 50, replied=True) == ["none"] * 50
+    assert engine.deeds(*["hang"] * 3, loaded=True, replied=True) == ["again"] * 2 + ["restart"]
+    assert len([line for line in engine.said if "see to it" in line]) == 1
+
+
+def test_an_engine_whose_tokens_moved_gets_a_period_from_then_on() -> None:
+    engine = Engine(step=50)
+    assert engine.deeds("hang", "hang", "hang", loaded=True) == ["again"] * 3
+    assert engine.deeds("hang", loaded=True, progress=True) == ["none"]
+    assert engine.deeds(*["hang"] * 6, loaded=True) == [*["again"] * 5, "restart"]
+
+
+def test_an_engine_that_falls_silent_after_its_tokens_moved_is_restarted_though_nobody_waits() -> None:
+    engine = Engine(step=50)
+    assert engine.deeds("hang", "hang") == ["again"] * 2
+    assert engine.deeds("hang", progress=True) == ["none"]
+    assert engine.deeds(*["hang"] * 6) == [*["again"] * 5, "restart"]
+
+
+def test_what_moved_before_the_first_strike_proves_nothing() -> None:
+    # It may be the work of the minutes before the engine's end.
+    engine = Engine()
+    assert engine.deeds("hang", progress=True, replied=True) == ["again"]
+    assert engine.deeds("hang", "hang", replied=True) == ["again", "restart"]
 
 
 def test_094_a_wedge_under_load_is_restarted_after_a_period_without_progress() -> None:
@@ -147,6 +193,28 @@ def test_a_unit_that_is_stopped_or_boots_is_not_touched_and_owes_no_strikes(away
     assert engine.deeds(*["dead"] * 9, away=away) == ["hold"] * 9
     assert engine.deeds("hang", "hang", "hang") == ["again", "again", "restart"]
     assert engine.said[2:3] == ["strike 1 of 3: it is hang."]
+
+
+def test_an_engine_that_was_none_of_its_business_for_a_while_keeps_all_but_its_strikes() -> None:
+    engine = Engine()
+    drafted(engine, 0.85, 0.87, 0.86)
+    engine.deeds("person", "hang", low_power=True)
+    before = engine.state
+    assert engine.look(away="a deployment is under way").deed == "hold"
+    engine.look("unknown")
+    after = engine.state
+    assert (after.trend, after.noted, after.invocation) == (before.trend, before.noted, before.invocation)
+    assert (after.strikes, after.away) == ({}, "")
+    # So a drafter that has grown tired is still held to what it did when it was young.
+    assert drafted(engine, 0.3, 0.28, 0.2)[-1] == "restart"
+
+
+def test_another_start_after_a_pause_begins_anew() -> None:
+    engine = Engine()
+    drafted(engine, 0.85, 0.87, 0.86)
+    engine.look(away="the unit is activating (start-post)")
+    engine.look(invocation="b")
+    assert (engine.state.trend, engine.state.invocation) == (State().trend, "b")
 
 
 def test_an_engine_whose_files_were_replaced_is_left_alone_and_that_is_said_once() -> None:
@@ -172,7 +240,7 @@ def test_what_a_person_has_to_see_to_is_said_once_until_it_is_cured() -> None:
 
 
 def test_restarts_are_bounded_and_then_the_unit_stays_down_with_one_line() -> None:
-    engine = Engine(step=600)
+    engine = Engine(step=400)
     for number in (1, 2, 3):
         assert engine.deeds("hang", "hang", "hang", invocation=str(number)) == ["again", "again", "restart"]
         assert engine.said[-1] == f"restarting it (restart {number} of 3 within 6 h): it is hang."

@@ -14,7 +14,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _liveness, _watch
+from ansible_collections.gb10.fleet.plugins.module_utils import _group_files, _liveness, _watch
 from tests.unit.support import openai_server as fake
 from tests.unit.support.faults import FAULTS, post_all
 from tests.unit.support.probing import SkipClock, free_port
@@ -86,6 +86,7 @@ class Box:
             fail=lambda unit, line: self.failed.append(f"{unit}|{line}"),
             folder=self.folder,
             switch=self.folder / "switch",
+            groups=self.folder / "groups",
         )
         for _time in range(times):
             assert _watch.watch("writer", self.settings, box=eyes) == 0
@@ -105,7 +106,11 @@ def box(tmp_path: pathlib.Path, server: fake.OpenAIServer) -> Box:
     return Box(tmp_path, server.url)
 
 
-RESTART = ["systemctl reset-failed vllm-writer.service", "systemctl --no-block try-restart vllm-writer.service"]
+RESTART = [
+    "systemctl reset-failed vllm-writer.service",
+    # A stop that somebody has asked for in the same moment is in systemd's queue already, and wins.
+    "systemctl --no-block --job-mode=fail try-restart vllm-writer.service",
+]
 
 
 def test_a_living_engine_is_asked_for_a_few_tokens_and_nothing_is_said(box: Box, server: fake.OpenAIServer) -> None:
@@ -254,6 +259,104 @@ def test_under_load_the_counters_are_the_witness_and_every_fourth_look_asks(
     assert len(server.asked(fake.CHAT)) == 3
 
 
+def test_work_of_before_the_end_of_an_engine_is_no_witness(box: Box, server: fake.OpenAIServer) -> None:
+    server.metrics = fake.Metrics(running=2, generation_tokens=1000)
+    box.watch()
+    # It worked on for a while, and then its core ended. Its requests stay in the figures, and /health says 200.
+    server.metrics = fake.Metrics(running=2, generation_tokens=9000)
+    FAULTS["hang"].set_up(server)
+    box.settings["liveness"]["period_s"] = 10
+    box.watch()
+    assert box.state().counts["hang"] >= 1
+    assert "moving" not in box.state().counts
+    assert "strike 1 of 3: hung" in box.warned[0]
+
+
+def test_tokens_of_the_watch_itself_are_no_progress_of_others(box: Box, server: fake.OpenAIServer) -> None:
+    box.watch(2)
+    assert server.metrics.generation_tokens > 1000
+    assert box.state().work[0] == server.metrics.generation_tokens
+    assert box.state().moved_at == 0
+
+
+def test_a_look_at_a_working_engine_is_over_as_soon_as_a_token_was_seen(box: Box, server: fake.OpenAIServer) -> None:
+    server.metrics = fake.Metrics(running=2, per_read=40)
+    box.watch()
+    box.clock.sleeps.clear()
+    box.watch()
+    assert box.state().counts["moving"] == 1
+    assert len(box.clock.sleeps) == 1
+    # An idle one is not waited for at all.
+    server.metrics = fake.Metrics()
+    box.clock.sleeps.clear()
+    box.watch()
+    assert box.clock.sleeps == []
+
+
+def test_an_engine_that_refuses_the_question_of_the_watch_alone_is_left_alone(
+    box: Box, server: fake.OpenAIServer
+) -> None:
+    server.metrics = fake.Metrics(running=2, per_read=4000)
+    FAULTS["health_lies_500"].set_up(server)
+    box.watch(9)
+    assert (box.deeds, box.failed) == ([], [])
+    assert len([line for line in box.warned if "not restarted, since the tokens of others moved" in line]) == 1
+    assert "HTTP 500" in box.warned[-1]
+
+
+def test_a_hang_under_load_that_nobody_can_tell_gets_a_whole_period(box: Box, server: fake.OpenAIServer) -> None:
+    box.watch()  # idle
+    server.script("GET", fake.METRICS, fake.status(503))
+    FAULTS["hang"].set_up(server)
+    box.watch()
+    assert box.state().counts["hang"] > 3
+    assert any("It may have requests" in line for line in box.warned)
+    assert box.deeds == RESTART
+
+
+@pytest.fixture
+def head(box: Box) -> Box:
+    """The box with the head of a serving group, which has been looked at once."""
+    box.settings["group"] = {"name": "pair", "heartbeat_seconds": 300}
+    box.watch()
+    return box
+
+
+def beaten(box: Box, *, token: str = "a", before_s: float = 30) -> None:
+    """Have the daemon of the group have seen it compute."""
+    word = _group_files.Beat(token, box.clock() - before_s)
+    _group_files.GroupFiles("writer", box.folder / "groups").write(word)
+
+
+def test_an_idle_head_that_answers_the_daemon_of_its_group_is_asked_in_every_fourth_look(
+    head: Box, server: fake.OpenAIServer
+) -> None:
+    for _look in range(8):
+        beaten(head)
+        head.watch()
+    assert head.state().counts == {"looks": 9, "alive": 3, "moving": 6}
+    assert len(server.asked(fake.CHAT)) == 3
+
+
+@pytest.mark.parametrize("beat", [{"before_s": 61}, {"token": "an earlier start"}, None])
+def test_a_head_that_was_not_seen_to_compute_within_the_period_is_asked(
+    head: Box, server: fake.OpenAIServer, beat: dict[str, t.Any] | None
+) -> None:
+    if beat is not None:
+        beaten(head, **beat)
+    head.watch()
+    assert head.state().counts == {"looks": 2, "alive": 2}
+
+
+def test_a_head_whose_requests_do_not_move_is_asked_whatever_the_daemon_saw(
+    head: Box, server: fake.OpenAIServer
+) -> None:
+    server.metrics = fake.Metrics(running=2)
+    beaten(head)
+    head.watch()
+    assert head.state().counts == {"looks": 2, "alive": 2}
+
+
 def test_counters_that_stand_still_under_load_are_no_witness(box: Box, server: fake.OpenAIServer) -> None:
     server.metrics = fake.Metrics(running=2)
     FAULTS["hang"].set_up(server)
@@ -327,6 +430,8 @@ def test_the_bound_holds_and_the_last_line_names_the_cure(box: Box, server: fake
     server.dead = True
     box.watch(4)
     assert box.deeds == [*RESTART * 3, "systemctl --no-block stop vllm-writer.service"]
+    assert ".. " not in box.failed[-1]
+    assert ". See `journalctl -u vllm-writer.service`; " in box.failed[-1]
     assert box.failed[-1].endswith("when it is cured: `systemctl start vllm-writer.service`.")
     assert "stays down: it was restarted 3 times within 6 h and fails again: engine_dead" in box.failed[-1]
 

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _known_findings
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _serving_group as groups
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, dotted
+from ansible_collections.gb10.fleet.plugins.plugin_utils._unit import Liveness
 from tests.unit.support.fabric_boxes import seen
 from tests.unit.support.fabric_tree import spark
 
@@ -562,3 +563,10 @@ def test_what_agrees_with_the_fabric_is_not_told() -> None:
         "serving_devices": ["/dev/infiniband"],
     }
     assert against(by_hand) == []
+
+
+def test_an_idle_head_spends_less_than_a_thousandth_of_its_tokens_on_being_looked_at() -> None:
+    # docs/liveness.md, "What it costs": three tokens for each beat, and for every fourth look of the watch.
+    day = 24 * 3600
+    looks = day / Liveness(period_s=300, restarts=3, window_s=21600).every_s
+    assert 3 * (day / groups._HEARTBEAT_S + looks / 4) < 0.001 * 20 * day

@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _liveness
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _unit
 
 DIGEST = "sha256:" + "ab" * 32
@@ -185,12 +186,15 @@ LIVENESS = _unit.Liveness(period_s=300, restarts=3, window_s=21600)
 
 
 @pytest.mark.parametrize(
-    ("period", "answer", "every"), [(300, 60, 240), (3600, 60, 3540), (120, 24, 96), (22, 10, 12), (15, 10, 5)]
+    ("period", "answer", "every"), [(300, 60, 235), (3600, 60, 3535), (120, 24, 93), (22, 10, 11), (15, 10, 5)]
 )
 def test_a_look_and_the_answer_that_it_waits_for_fit_into_the_period(period: int, answer: int, every: int) -> None:
     liveness = _unit.Liveness(period_s=period, restarts=3, window_s=21600)
     assert (liveness.answer_s, liveness.every_s) == (answer, every)
-    assert answer + every <= period
+    # What the box makes of it: it waits for the tokens of others to move, and then for its own.
+    given = {"period_s": period, "answer_s": answer, "restarts": 3, "window_s": 21600, "restart_after_hours": 0}
+    limits = _liveness.Limits.from_settings(given)
+    assert every + limits.witness_s + limits.answer_s <= max(period, 16)
 
 
 def test_the_watch_is_settled_beside_the_engine_and_does_not_restart_it() -> None:
