@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
         names = [box.name for box in boxes]
         dealt = _batches.Batches((), ())
         try:
-            dealt = _batches.batches(names, plan.together, options["batches"])
+            dealt = _batches.batches(names, plan.together, options["batches"], forks=variables.get("ansible_forks"))
         except _batches.BatchError as error:
             problems.append(str(error))
         if problems:

@@ -74,7 +74,10 @@ class ActionModule(ActionBase):
                 _display.display(f"  {line}")
         try:
             dealt = _batches.batches(
-                options["boxes"], _groups_of(instances), variables.get("fleet_batches", _batches.DEFAULT)
+                options["boxes"],
+                _groups_of(instances),
+                variables.get("fleet_batches", _batches.DEFAULT),
+                forks=variables.get("ansible_forks"),
             )
         except _batches.BatchError as error:
             return {**result, "failed": True, "msg": str(error)}

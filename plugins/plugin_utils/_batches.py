@@ -18,7 +18,7 @@ DEFAULT: t.Final = (1, "100%")
 
 
 class BatchError(ValueError):
-    """What is no number of boxes. The text says what to write."""
+    """What is no number of boxes, or cannot be switched at once. The text says what to write."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,21 +29,35 @@ class Batches:
     sizes: tuple[int, ...]
 
 
-def batches(boxes: c.Sequence[str], together: c.Sequence[c.Sequence[str]], wanted: object = DEFAULT) -> Batches:
+def batches(
+    boxes: c.Sequence[str],
+    together: c.Sequence[c.Sequence[str]],
+    wanted: object = DEFAULT,
+    *,
+    forks: int | None = None,
+) -> Batches:
     """Deal boxes out into batches of at most the ``wanted`` sizes, none of which splits what belongs ``together``.
 
     A size is a number or a share ("30%"); the last one counts for all batches that follow, as Ansible's serial does. A
-    set of boxes that is larger than its batch makes the batch as large as itself.
+    set of boxes that is larger than its batch makes the batch as large as itself. ``forks`` is on how many boxes
+    Ansible works at a time: the ranks of a group wait for each other, so none may be left over for a second round.
     """
     sizes = [_number(one, len(boxes)) for one in (wanted if isinstance(wanted, list | tuple) else [wanted])]
     if not sizes:
         raise BatchError(_ADVICE.format("an empty list"))
     clusters = _clusters(boxes, together)
+    grouped = [cluster for cluster in clusters if len(cluster) > 1]
+    if forks is not None and (large := [cluster for cluster in grouped if len(cluster) > forks]):
+        raise BatchError(
+            f"{', '.join(large[0])} are ranks of one engine and start together, and Ansible works on {forks} boxes at "
+            f"a time; run it with --forks {len(large[0])}, or set forks in ansible.cfg."
+        )
+    most = forks if forks is not None and grouped else len(boxes)
     found: list[list[str]] = []
     limit = 0
     for cluster in clusters:
         if not found or len(found[-1]) + len(cluster) > limit:
-            limit = sizes[min(len(found), len(sizes) - 1)]
+            limit = min(most, sizes[min(len(found), len(sizes) - 1)])
             found.append([])
         found[-1] += cluster
     return Batches(tuple(box for batch in found for box in batch), tuple(len(batch) for batch in found))

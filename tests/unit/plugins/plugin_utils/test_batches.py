@@ -36,6 +36,21 @@ def test_boxes_are_dealt_out_and_what_belongs_together_stays_together(
     assert _batches.batches(BOXES, together, wanted) == _batches.Batches(tuple(order), sizes)
 
 
+@pytest.mark.parametrize(
+    ("together", "forks", "sizes"),
+    [([["e", "f"]], 5, (1, 5)), ([["e", "f"]], 3, (1, 3, 2)), ([["e", "f"]], 2, (1, 2, 1, 2)), ([], 2, (1, 5))],
+)
+def test_no_rank_is_left_over_for_when_ansible_has_a_hand_free(
+    together: list[list[str]], forks: int, sizes: tuple[int, ...]
+) -> None:
+    assert _batches.batches(BOXES, together, forks=forks).sizes == sizes
+
+
+def test_a_group_that_ansible_cannot_start_at_once_is_refused_with_what_would_do() -> None:
+    with pytest.raises(_batches.BatchError, match=r"a, b, c are ranks of one engine .* run it with --forks 3"):
+        _batches.batches(BOXES, [["a", "b", "c"]], forks=2)
+
+
 def test_no_boxes_are_no_batches() -> None:
     assert _batches.batches([], []) == _batches.Batches((), ())
 
