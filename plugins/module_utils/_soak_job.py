@@ -53,7 +53,5 @@ def run(text: str, announce: Announce, secret: Secret) -> int:
     except (_soak.SoakError, _openai_api.InputError, OSError) as error:
         announce(status, "soak", str(error), failed=True)
         return 1
-    finally:
-        (_status.FOLDER / f"{name}.env").unlink(missing_ok=True)
     announce(status, _status.DONE, _soak_report.summary(report))
     return 0
