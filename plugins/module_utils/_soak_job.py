@@ -48,7 +48,7 @@ def run(text: str, announce: Announce, secret: Secret) -> int:
             api_key = secret(settings["secrets_file"], "VLLM_API_KEY")
         report = _soak.Soak(request, api_key=api_key, tell=lambda line: announce(status, "soak", line)).run()
         if settings:
-            report["not_recorded"] = _deploy_record.keep_soak(request.instance, settings, report, at=time.time())
+            report |= _deploy_record.keep_soak(request.instance, settings, report, at=time.time())
         _soak.leave(report, name)
     except (_soak.SoakError, _openai_api.InputError, OSError) as error:
         announce(status, "soak", str(error), failed=True)

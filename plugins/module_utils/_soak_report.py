@@ -158,7 +158,10 @@ def summary(found: c.Mapping[str, t.Any]) -> str:
     share = (found["acceptance"] or {}).get("acceptance")
     drafts = "" if share is None else f", {share:.0%} of the drafts accepted"
     asked = f"{found['requests']} of {found['wanted']} requests, {found['concurrency']} at a time"
-    return f"{found['verdict']}: {asked}: {found['because']}{speed}{drafts}"
+    notes = "".join(
+        f"; {name.replace('_', ' ')}: {found[name]}" for name in ("not_recorded", "not_proven") if found.get(name)
+    )
+    return f"{found['verdict']}: {asked}: {found['because']}{speed}{drafts}{notes}"
 
 
 def percentiles(seconds: c.Iterable[float | None]) -> dict[str, float] | None:

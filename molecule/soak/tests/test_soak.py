@@ -96,9 +96,12 @@ def test_a_killed_playbook_does_not_end_the_soak(tmp_path: pathlib.Path) -> None
     kit.wait_for(lambda: "of 300 requests" in job_says(), seconds=60, what="a soak that is under way")
     os.killpg(playbook.pid, signal.SIGKILL)
     playbook.wait()
-    assert record().get("soak") is None
-    kit.wait_for(lambda: record().get("soak") is not None, seconds=120, what="a verdict that nobody waits for")
-    assert (record()["soak"]["requests"], record()["soak"]["verdict"]) == (300, "passed")
+    # There may be the verdict of an earlier soak of the same engine, which served before the one that speculates.
+    assert record().get("soak", {}).get("requests") != 300
+    kit.wait_for(
+        lambda: record().get("soak", {}).get("requests") == 300, seconds=120, what="a verdict that nobody waits for"
+    )
+    assert record()["soak"]["verdict"] == "passed"
 
 
 def test_an_engine_that_dies_under_load_loses_its_proof(tmp_path: pathlib.Path) -> None:
