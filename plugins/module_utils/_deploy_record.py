@@ -117,7 +117,7 @@ def stands(settings: Settings, recorded: object, report: Verdict, spec: str) -> 
     a soak that is too small to prove anything cannot take the place of one that was not, or acquit one that failed.
     """
     if not report.get("requests"):
-        return "nothing was asked"
+        return "nothing was asked that counts"
     if not _is_verdict(recorded) or recorded["spec"] != spec or recorded.get("verdict") not in {"passed", "failed"}:
         return ""
     kept = f"the verdict of {recorded.get('at')} stands ({recorded['verdict']})"

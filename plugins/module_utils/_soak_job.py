@@ -19,6 +19,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _instance,
     _openai_api,
     _soak,
+    _soak_engine,
     _soak_report,
     _status,
 )
@@ -45,6 +46,9 @@ def run(text: str, announce: Announce, secret: Secret) -> int:
         api_key = os.environ.get("VLLM_API_KEY", "")
         if settings:
             request = _soak.of_instance(request, settings)
+            if _soak_engine.switch_under_way():
+                hint = "site.yml ends one that was cut short"
+                raise _soak.SoakError(f"a switch of this box is under way; soak it when that has ended ({hint})")
             api_key = secret(settings["secrets_file"], "VLLM_API_KEY")
         report = _soak.Soak(request, api_key=api_key, tell=lambda line: announce(status, "soak", line)).run()
         if settings:

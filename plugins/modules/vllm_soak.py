@@ -20,6 +20,11 @@ description:
     RV(not_proven) says what was missing.
   - A soak that was V(inconclusive) changes no V(passed) or V(failed) of the same engine. One that V(passed) and was too
     small replaces another one that was too small, and nothing else. RV(not_recorded) says so.
+  - An engine that ends by itself fails its soak. One that a deployment, a planned restart or a person takes away makes
+    it V(inconclusive). A soak does not begin while a switch of the box is under way.
+  - Pooling models (those of the kind V(embedding)) are refused. They answer with vectors, and a soak judges text.
+  - So is a rank of a serving group that is not its head. A soak of the head is one of all ranks, but sees the unit and
+    the kernel log of its own box only.
   - It runs on the box, in a transient systemd unit, next to the engine and without a network in between. A killed
     playbook does not end it, the verdict is recorded all the same, and a run that comes while it is under way waits for
     that one.

@@ -16,7 +16,17 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _box, _deploy_record, _instance, _soak, _status
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _box,
+    _deploy_record,
+    _group_files,
+    _instance,
+    _liveness,
+    _soak,
+    _soak_engine,
+    _status,
+    _watch,
+)
 from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import Drafts, EngineMetrics
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question
 from ansible_collections.gb10.fleet.plugins.module_utils._soak_load import Plan, Result, payload
@@ -41,6 +51,7 @@ class World:
         self.units: c.Iterator[str] = itertools.repeat(ACTIVE)
         self.kernel = "usb 1-1: new device\n"
         self.said: list[str] = []
+        self.sysroot = pathlib.Path("/nonexistent")
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[0] == "systemctl":
@@ -50,7 +61,7 @@ class World:
     def soak(self, server: fake.OpenAIServer, **changes: t.Any) -> dict[str, t.Any]:
         given: dict[str, t.Any] = {"requests": 40, "concurrency": 4, "request_timeout": 5.0, "max_tokens": 64} | changes
         request = _soak.Request(instance="writer", url=server.url, model="lab/tiny", **given)
-        return _soak.Soak(request, tell=self.said.append, run=self.run).run()
+        return _soak.Soak(request, tell=self.said.append, run=self.run, sysroot=self.sysroot).run()
 
 
 def ids(found: dict[str, t.Any]) -> list[str]:
@@ -139,7 +150,7 @@ def test_answers_that_are_cut_before_they_begin_prove_nothing(server: fake.OpenA
 def test_a_server_that_is_not_ready_is_not_loaded(server: fake.OpenAIServer) -> None:
     FAULTS["wrong_model"].set_up(server)
     found = World().soak(server)
-    assert (found["verdict"], ids(found), found["requests"]) == ("failed", ["SOAK_NOT_READY"], 0)
+    assert (found["verdict"], ids(found), found["requests"]) == ("inconclusive", ["SOAK_NOT_READY"], 0)
 
 
 def test_a_server_that_dies_is_not_asked_hundreds_of_times(server: fake.OpenAIServer) -> None:
@@ -150,14 +161,124 @@ def test_a_server_that_dies_is_not_asked_hundreds_of_times(server: fake.OpenAISe
     assert "SOAK_OUT_OF_TIME" not in ids(found)
 
 
-def test_a_restart_of_the_engine_ends_the_soak(server: fake.OpenAIServer) -> None:
+def test_an_engine_that_dies_by_itself_ends_the_soak_and_fails_it(server: fake.OpenAIServer) -> None:
     world = World()
-    world.units = itertools.chain([ACTIVE] * 4, itertools.repeat(ACTIVE.replace("ID=a", "ID=b")))
+    again = ACTIVE.replace("ID=a", "ID=b") + "NRestarts=1\n"
+    world.units = itertools.chain([ACTIVE] * 2, itertools.repeat(again))
     server.script("POST", fake.CHAT, fake.slow(0.2))
     found = world.soak(server, requests=400)
     assert "SOAK_ENGINE_RESTARTED" in ids(found)
     assert (found["verdict"], found["engine_restarts"]) == ("failed", 1)
     assert found["requests"] < 400
+
+
+def test_a_restart_by_hand_ends_the_soak_and_says_nothing_about_the_engine(server: fake.OpenAIServer) -> None:
+    world = World()
+    world.units = itertools.chain([ACTIVE], itertools.repeat(ACTIVE.replace("ID=a", "ID=b")))
+    # What fails then is the doing of whoever restarted it, and not the engine's.
+    server.script("POST", fake.CHAT, *[fake.answer] * 20, fake.die)
+    found = world.soak(server, requests=4000)
+    assert (found["verdict"], ids(found), found["failed_requests"]) == ("inconclusive", ["SOAK_INTERRUPTED"], 0)
+    assert found["because"].endswith("somebody stopped or restarted it.")
+
+
+def test_garbage_before_an_interruption_still_fails_the_soak(server: fake.OpenAIServer) -> None:
+    world = World()
+    world.units = itertools.chain([ACTIVE] * 2, itertools.repeat(ACTIVE.replace("ID=a", "ID=b")))
+    slow = fake.slow(0.1)
+    numbers = itertools.count(1)
+
+    def action(exchange: fake.Exchange) -> None:
+        (fake.say("!!!!!!!!!!!!!!!!") if next(numbers) == 12 else slow)(exchange)
+
+    server.script("POST", fake.CHAT, action)
+    found = world.soak(server, requests=4000)
+    assert (found["verdict"], ids(found)) == ("failed", ["SOAK_GARBAGE", "SOAK_INTERRUPTED"])
+
+
+def test_a_deployment_that_begins_ends_the_soak(server: fake.OpenAIServer, tmp_path: pathlib.Path) -> None:
+    world = World()
+    world.sysroot = tmp_path
+
+    def action(exchange: fake.Exchange) -> None:
+        begin_switch(tmp_path)
+        fake.slow(0.1)(exchange)
+
+    server.script("POST", fake.CHAT, *[fake.answer] * 12, action)
+    found = world.soak(server, requests=4000)
+    assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_INTERRUPTED"])
+    assert found["because"].endswith("a deployment began.")
+    assert found["requests"] < 4000
+
+
+# the engine, seen from outside
+
+DOWN = ACTIVE.replace("ActiveState=active", "ActiveState=inactive").replace("SubState=running", "SubState=dead")
+ENDING = ACTIVE.replace("ActiveState=active", "ActiveState=deactivating")
+PAUSING = ACTIVE.replace("ActiveState=active", "ActiveState=activating").replace("=running", "=auto-restart")
+STARTED = ACTIVE.replace("ID=a", "ID=b")
+
+
+def begin_switch(root: pathlib.Path) -> None:
+    path = root / "var/lib/gb10-fleet/switch.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}", encoding="utf-8")
+
+
+def engine(root: pathlib.Path, *states: str) -> _soak_engine.Engine:
+    """Return an engine whose unit goes through these states, one at each question, and stays in the last one."""
+    shown = itertools.chain([ACTIVE, *states], itertools.repeat(states[-1]))
+    found = _soak_engine.Engine("writer", lambda _argv: (0, next(shown), ""), sysroot=root, sleep=lambda _s: None)
+    assert not found.disturbed
+    return found
+
+
+def counted(root: pathlib.Path, name: str) -> None:
+    """Have the watch of the instance count one more of what it does."""
+    file = _watch.StateFile("writer", root / str(_watch.FOLDER).lstrip("/"))
+    with file.alone():
+        file.write(_liveness.State().counted(name))
+
+
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        ([ACTIVE], ""),
+        ([PAUSING], ""),
+        ([ENDING, ENDING, PAUSING], ""),
+        ([STARTED + "NRestarts=1\n"], ""),
+        ([DOWN + "Result=start-limit-hit\n"], ""),
+        ([DOWN], "somebody stopped or restarted it"),
+        ([ENDING], "somebody stopped or restarted it"),
+        ([ENDING, ENDING, DOWN], "somebody stopped or restarted it"),
+        ([STARTED + "NRestarts=0\n"], "somebody stopped or restarted it"),
+    ],
+)
+def test_who_took_the_engine_away_is_told_from_an_engine_that_died(
+    tmp_path: pathlib.Path, states: list[str], reason: str
+) -> None:
+    found = engine(tmp_path, *states)
+    found.look()
+    assert found.disturbed == (states != [ACTIVE])
+    assert found.interruption() == reason
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("planned", "the watch restarted it as planned"), ("restarts", ""), ("stops", "")]
+)
+def test_only_a_planned_restart_of_the_watch_is_an_interruption(tmp_path: pathlib.Path, name: str, reason: str) -> None:
+    found = engine(tmp_path, STARTED)
+    counted(tmp_path, name)
+    found.look()
+    assert found.interruption() == reason
+
+
+def test_an_engine_that_ended_with_another_rank_of_its_group_has_died(tmp_path: pathlib.Path) -> None:
+    found = engine(tmp_path, STARTED)
+    folder = tmp_path / str(_group_files.FOLDER).lstrip("/")
+    _group_files.GroupFiles("writer", folder).write(_group_files.Asked("a", "rank 1 is gone", own=False))
+    found.look()
+    assert (found.disturbed, found.interruption()) == (True, "")
 
 
 def test_the_time_is_kept(server: fake.OpenAIServer) -> None:
@@ -454,7 +575,7 @@ def test_the_job_soaks_what_the_box_knows_and_leaves_its_report(
     monkeypatch.setattr(_status, "FOLDER", tmp_path)
     for function in (_status.StatusFile.__init__, _soak.leave):
         monkeypatch.setattr(function, "__defaults__", (tmp_path,))
-    defaults = {"run": World().run, "tell": print, "api_key": ""}
+    defaults = {"run": World().run, "tell": print, "api_key": "", "sysroot": tmp_path}
     monkeypatch.setattr(_soak.Soak.__init__, "__kwdefaults__", defaults)
     recorded: list[str] = []
 
@@ -486,3 +607,27 @@ def test_a_job_for_an_instance_that_is_not_there_says_so(
     status = _status.StatusFile(_status.job_name("soak", "nobody")).read()
     assert status is not None
     assert (status.failed, status.message) == (True, "this box has no instance nobody; deploy it first")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kind": "embedding"}, "writer serves vectors (kind embedding), and a soak judges answers"),
+        ({"kind": "chat", "group": HEADLESS}, "not its head, and answers nobody; soak the head on spark-1"),
+        ({"kind": "chat"}, "a switch of this box is under way"),
+    ],
+)
+def test_what_a_soak_cannot_judge_is_refused_and_loses_no_proof(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, t.Any], says: str
+) -> None:
+    monkeypatch.setattr(
+        _instance, "settings", lambda name: {"url": "http://127.0.0.1:9", "models": ["lab/tiny"], **settings}
+    )
+    monkeypatch.setattr(_status.StatusFile.__init__, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(_soak_engine, "switch_under_way", lambda: True)
+    monkeypatch.setattr(_deploy_record, "keep_soak", None)
+    assert _box.main(["soak", '{"instance": "writer"}']) == 1
+    status = _status.StatusFile(_status.job_name("soak", "writer"), tmp_path).read()
+    assert status is not None
+    assert status.failed
+    assert says in status.message
