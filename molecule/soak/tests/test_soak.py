@@ -104,6 +104,23 @@ def test_a_killed_playbook_does_not_end_the_soak(tmp_path: pathlib.Path) -> None
     assert record()["soak"]["verdict"] == "passed"
 
 
+def test_a_restart_by_hand_is_no_verdict_about_the_engine(tmp_path: pathlib.Path) -> None:
+    deploy(tmp_path)
+    before = record()
+    have_fault("slow_first_token")
+    argv = [str(kit.SCRIPTS / "ansible-playbook"), "playbooks/soak.yml", "--limit", BOX]
+    argv += ["--extra-vars", '{"soak_requests": 1900, "soak_concurrency": 2}']
+    playbook = subprocess.Popen(argv, cwd=kit.CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    kit.wait_for(lambda: "of 1900 requests" in job_says(), seconds=60, what="a soak that is under way")
+    kit.on_box(BOX, f"systemctl restart vllm-{NAME}.service")
+    output, _none = playbook.communicate(timeout=180)
+    assert playbook.returncode != 0, output
+    said = " ".join(output.split())
+    assert "inconclusive" in said
+    assert "somebody stopped or restarted it" in said
+    assert (record().get("proven"), record().get("soak")) == (before["proven"], before.get("soak"))
+
+
 def test_an_engine_that_dies_under_load_loses_its_proof(tmp_path: pathlib.Path) -> None:
     deploy(tmp_path)
     have_fault("slow_first_token")
