@@ -32,7 +32,6 @@ import collections.abc as c
 import dataclasses
 import json
 import os
-import pathlib
 import sys
 import time
 import typing as t
@@ -306,9 +305,6 @@ def download(request: str) -> int:
     except _download.DownloadError as error:
         announce(status, "download", str(error), failed=True)
         return 1
-    finally:
-        if wanted.env_file:
-            pathlib.Path(wanted.env_file).unlink(missing_ok=True)
     announce(status, _status.DONE, "the checkpoint is complete")
     return 0
 

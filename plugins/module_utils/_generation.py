@@ -226,6 +226,11 @@ class Store:
         """Replace the deploy record of an instance."""
         self._write(self.sysroot / _instance.RECORD_FOLDER / f"{name}.json", record)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a switch is under way, however far it is."""
+        return self._marker.exists()
+
     def marker(self) -> Marker | None:
         """Return the switch that is under way, or None."""
         data = self._read(self._marker)

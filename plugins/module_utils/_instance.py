@@ -162,8 +162,10 @@ class Instance:
             "spec": str(self.settings.get("spec", "")),
             "memory_bytes": int(self.settings.get("memory_bytes", 0)),
             "recorded_spec": str(self.record.get("spec", "")),
-            "proven": bool(self.record.get("proven", not self.settings.get("speculative"))),
-            "because": str(self.record.get("because", "")),
+            # What nobody wrote down is not proven.
+            "proven": bool(self.record.get("proven")),
+            "because": str(self.record.get("because", "") if self.record else "it has no deploy record"),
+            "kind": str(self.settings.get("kind", "")),
             # A rank of a serving group that is not its head has no HTTP server.
             "headless": bool((self.settings.get("group") or {}).get("rank")),
             "group": rank_of(self.settings),

@@ -74,7 +74,9 @@ def under_way(run: _docker.Run, job: Job) -> bool:
 def _start(run: _docker.Run, job: Job, folder: pathlib.Path) -> None:
     argv = ["systemd-run", f"--unit={job.name}", "--collect", "--quiet", f"--description={job.description}"]
     if job.secrets:
-        argv.append(f"--property=EnvironmentFile={_secrets_file(job, folder)}")
+        path = _secrets_file(job, folder)
+        # Removed by systemd, which does so however the job ends: stopped, killed for memory, or by itself.
+        argv += [f"--property=EnvironmentFile={path}", f"--property=ExecStopPost=-/usr/bin/rm --force {path}"]
     code, _out, err = run([*argv, *job.argv])
     if code != 0:
         raise _instance.UnitError(f"`systemd-run` could not start {job.name}: {err.strip()}")

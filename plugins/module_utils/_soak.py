@@ -30,6 +30,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _probe,
     _probe_session,
     _process_state,
+    _soak_engine,
     _soak_load,
     _soak_report,
     _status,
@@ -82,23 +83,28 @@ class Soak:
     """One soak. What it needs of the world comes in, and the report comes out."""
 
     def __init__(
-        self, request: Request, *, api_key: str = "", tell: Tell = lambda _line: None, run: Run = _run
+        self,
+        request: Request,
+        *,
+        api_key: str = "",
+        tell: Tell = lambda _line: None,
+        run: Run = _run,
+        sysroot: pathlib.Path = pathlib.Path("/"),
     ) -> None:
         self._request = request
         self._api_key = api_key
         self._tell = tell
         self._shell = run
+        self._sysroot = sysroot
         self._unit = _instance.unit_name(request.instance) if request.instance else ""
         endpoint = _openai_api.Endpoint.from_url(request.url)
         self._client = _openai_api.Client(endpoint, clock=time.monotonic, api_key=api_key)
-        self._starts: list[str] = []
         self._kv_usage: float | None = None
 
     def run(self) -> dict[str, t.Any]:
         """Ask one question, then many, and return the report."""
         request = self._request
         began, wall = time.monotonic(), time.time()
-        self._look_at_unit()
         self._tell("asking one question first")
         verdict = self._ladder()
         evidence = verdict.evidence
@@ -120,21 +126,24 @@ class Soak:
         )
         if not verdict.ready:
             return _soak_report.report(plan, dataclasses.replace(seen, not_ready=verdict.summary))
+        engine = _soak_engine.Engine(request.instance, self._shell, sysroot=self._sysroot)
         alone = _soak_load.one_by_one(self._client, plan, _ALONE, seed=random.SystemRandom().getrandbits(48))
         loaded = time.monotonic()
-        results = self._load(plan, began + request.timeout)
+        results, calm = self._load(plan, engine, began + request.timeout)
         took = time.monotonic() - loaded
-        self._look_at_unit()
+        interrupted = engine.interruption()
         return _soak_report.report(
             plan,
             dataclasses.replace(
                 seen,
-                results=results,
+                # What came after somebody took the engine away says nothing about it.
+                results=calm if interrupted else results,
                 alone=alone,
                 took_s=took,
                 after=self._metrics(),
                 kv_usage_max=self._kv_usage,
-                starts=tuple(self._starts),
+                ends=engine.ends,
+                interrupted=interrupted,
                 kernel=self._kernel(wall),
             ),
         )
@@ -153,31 +162,29 @@ class Soak:
         )
         return _probe.wait_until_ready(options, timeout=_LADDER_S, process=process, progress=self._tell)
 
-    def _load(self, plan: _soak_load.Plan, until: float) -> tuple[_soak_load.Result, ...]:
-        """Send everything, while looking at what it does to the engine."""
+    def _load(
+        self, plan: _soak_load.Plan, engine: _soak_engine.Engine, until: float
+    ) -> tuple[tuple[_soak_load.Result, ...], tuple[_soak_load.Result, ...]]:
+        """Send everything, while looking at what it does to the engine.
+
+        Return what came, and of that what had come when the engine was last seen undisturbed.
+        """
+        calm: tuple[_soak_load.Result, ...] = ()
         load = _soak_load.Load(self._client, plan, seed=random.SystemRandom().getrandbits(48))
         load.start()
         while not load.finished(_LOOK_EVERY_S):
-            self._look_at_unit()
+            results = load.results
+            engine.look()
+            if not engine.disturbed:
+                calm = results
             usage = self._metrics()
             if usage is not None and usage.kv_usage is not None:
                 self._kv_usage = max(self._kv_usage or 0.0, usage.kv_usage)
             self._tell(progress(plan, load.results))
-            if load.failing or len(self._starts) > 1 or time.monotonic() >= until:
+            if load.failing or engine.disturbed or time.monotonic() >= until:
                 load.stop()
-        return load.results
-
-    def _look_at_unit(self) -> None:
-        """Note every start of the engine, and an end that nobody expected."""
-        if not self._unit:
-            return
-        try:
-            unit = _instance.show(self._shell, self._unit)
-        except _instance.UnitError:
-            return
-        start = "down" if unit.active_state in {"inactive", "failed"} else unit.invocation
-        if start not in self._starts:
-            self._starts.append(start)
+        engine.look()
+        return load.results, calm
 
     def _metrics(self) -> _engine_metrics.EngineMetrics | None:
         try:
@@ -213,7 +220,16 @@ def progress(plan: _soak_load.Plan, results: c.Sequence[_soak_load.Result]) -> s
 
 
 def of_instance(request: Request, settings: c.Mapping[str, t.Any]) -> Request:
-    """Return the request with what the box knows of its instance."""
+    """Return the request with what the box knows of its instance; raise SoakError where a soak cannot judge it."""
+    if settings.get("kind") == "embedding":
+        raise SoakError(
+            f"{request.instance} serves vectors (kind embedding), and a soak judges answers; it is proven by its deploy"
+        )
+    if (settings.get("group") or {}).get("rank"):
+        raise SoakError(
+            f"{request.instance} is a rank of a serving group that is not its head, and answers nobody; soak the head "
+            f"on {settings['group']['members'][0]['box']}"
+        )
     return dataclasses.replace(
         request,
         url=str(settings["url"]),

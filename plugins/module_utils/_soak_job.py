@@ -19,6 +19,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _instance,
     _openai_api,
     _soak,
+    _soak_engine,
     _soak_report,
     _status,
 )
@@ -45,15 +46,16 @@ def run(text: str, announce: Announce, secret: Secret) -> int:
         api_key = os.environ.get("VLLM_API_KEY", "")
         if settings:
             request = _soak.of_instance(request, settings)
+            if _soak_engine.switch_under_way():
+                hint = "site.yml ends one that was cut short"
+                raise _soak.SoakError(f"a switch of this box is under way; soak it when that has ended ({hint})")
             api_key = secret(settings["secrets_file"], "VLLM_API_KEY")
         report = _soak.Soak(request, api_key=api_key, tell=lambda line: announce(status, "soak", line)).run()
         if settings:
-            report["not_recorded"] = _deploy_record.keep_soak(request.instance, settings, report, at=time.time())
+            report |= _deploy_record.keep_soak(request.instance, settings, report, at=time.time())
         _soak.leave(report, name)
     except (_soak.SoakError, _openai_api.InputError, OSError) as error:
         announce(status, "soak", str(error), failed=True)
         return 1
-    finally:
-        (_status.FOLDER / f"{name}.env").unlink(missing_ok=True)
     announce(status, _status.DONE, _soak_report.summary(report))
     return 0

@@ -41,7 +41,9 @@ class Known:
 _BACKENDS = "Try CUDA graph mode PIECEWISE, no speculation, another backend and a bf16 KV cache, one at a time."
 KNOWN: t.Final[c.Mapping[str, Known]] = {
     "SOAK_NOT_READY": Known(
-        "error", "The instance did not answer one question, so many were not asked.", "See what vllm_probe says of it."
+        "warning",
+        "The instance did not answer one question, so many were not asked.",
+        "See what vllm_probe says of it.",
     ),
     "SOAK_REQUESTS_FAILED": Known(
         "error", "Requests under load failed or were cut off.", "Read the engine's log for its first error."
@@ -56,7 +58,12 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
         "Leave shared_prefix out, or see what vllm_probe says of its answers.",
     ),
     "SOAK_ENGINE_RESTARTED": Known(
-        "error", "The engine ended or was restarted during the soak.", "Read the journal of its unit."
+        "error", "The engine ended by itself during the soak.", "Read the journal of its unit."
+    ),
+    "SOAK_INTERRUPTED": Known(
+        "warning",
+        "A deployment, a planned restart or a person took the engine away during the soak.",
+        "Soak it again when the box is left alone.",
     ),
     "SOAK_KERNEL_LOG": Known(
         "error", "The kernel reported an error of the GPU, or ran out of memory.", "See `journalctl -k`."
@@ -90,8 +97,8 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """All that was seen during a soak. ``alone`` is what was asked one at a time before the load; ``starts`` are the
-    starts of the engine. None is what nobody could tell.
+    """All that was seen during a soak. ``alone`` is what was asked one at a time before the load; ``ends`` is how often
+    the engine ended or was started anew, ``interrupted`` who made it. None is what nobody could tell.
     """
 
     results: tuple[Result, ...]
@@ -100,7 +107,8 @@ class Seen:
     before: EngineMetrics | None
     after: EngineMetrics | None
     kv_usage_max: float | None = None
-    starts: tuple[str, ...] = ()
+    ends: int = 0
+    interrupted: str = ""
     kernel: tuple[str, ...] | None = None
     expects_drafts: bool = False
     not_ready: str = ""
@@ -140,7 +148,7 @@ def report(plan: Plan, seen: Seen) -> dict[str, t.Any]:
         "kv_usage_max": seen.kv_usage_max,
         "preemptions": _delta(seen, "preemptions"),
         "prefix_hit_rate": _hit_rate(seen),
-        "engine_restarts": max(0, len(seen.starts) - 1),
+        "engine_restarts": seen.ends,
         "kernel": None if seen.kernel is None else list(seen.kernel[:_SHOWN]),
         "samples": [dataclasses.asdict(one) for one in seen.results if one.outcome in _BAD][:_SHOWN],
         "findings": [found.as_dict() for found in findings],
@@ -158,7 +166,10 @@ def summary(found: c.Mapping[str, t.Any]) -> str:
     share = (found["acceptance"] or {}).get("acceptance")
     drafts = "" if share is None else f", {share:.0%} of the drafts accepted"
     asked = f"{found['requests']} of {found['wanted']} requests, {found['concurrency']} at a time"
-    return f"{found['verdict']}: {asked}: {found['because']}{speed}{drafts}"
+    notes = "".join(
+        f"; {name.replace('_', ' ')}: {found[name]}" for name in ("not_recorded", "not_proven") if found.get(name)
+    )
+    return f"{found['verdict']}: {asked}: {found['because']}{speed}{drafts}{notes}"
 
 
 def percentiles(seconds: c.Iterable[float | None]) -> dict[str, float] | None:
@@ -181,17 +192,26 @@ def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator
     if counts["garbage"]:
         yield finding("SOAK_GARBAGE", f"{counts['garbage']} of {done} answers are garbage.", _first(seen, "garbage"))
     yield from _sums(seen, counts)
-    if len(seen.starts) > 1:
-        yield finding("SOAK_ENGINE_RESTARTED", f"The engine ended or was started anew, {len(seen.starts) - 1} times.")
+    yield from _of_the_box(seen)
+    if seen.interrupted:
+        # The counters are of another engine by now, or of none.
+        yield finding("SOAK_INTERRUPTED", f"It was interrupted after {done} requests: {seen.interrupted}.")
+        return
+    yield from _counted(seen)
+    if done < plan.requests and not (counts["failed"] or seen.ends):
+        yield finding("SOAK_OUT_OF_TIME", f"{done} of {plan.requests} requests were answered in {seen.took_s:.0f} s.")
+    if counts["cut"] > done / 2:
+        yield finding("SOAK_ANSWERS_CUT", f"{counts['cut']} of {done} answers were cut at {plan.max_tokens} tokens.")
+
+
+def _of_the_box(seen: Seen) -> c.Iterator[Finding]:
+    """Yield what befell the engine's unit, and what the kernel says."""
+    if seen.ends and not seen.interrupted:
+        yield finding("SOAK_ENGINE_RESTARTED", f"The engine ended or was started anew, {seen.ends} times.")
     if seen.kernel:
         yield finding("SOAK_KERNEL_LOG", f"The kernel logged {len(seen.kernel)} errors.", seen.kernel[0])
     elif seen.kernel is None:
         yield finding("SOAK_KERNEL_LOG_UNREADABLE", "The kernel's log cannot be read.")
-    yield from _counted(seen)
-    if done < plan.requests and not (counts["failed"] or len(seen.starts) > 1):
-        yield finding("SOAK_OUT_OF_TIME", f"{done} of {plan.requests} requests were answered in {seen.took_s:.0f} s.")
-    if counts["cut"] > done / 2:
-        yield finding("SOAK_ANSWERS_CUT", f"{counts['cut']} of {done} answers were cut at {plan.max_tokens} tokens.")
 
 
 def _sums(seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator[Finding]:

@@ -215,7 +215,7 @@ class Switch:
                 "deployed_at": at,
                 "boot": dict(proof.boot),
                 **kept,
-                **_deploy_record.carried(found, member.settings.get("speculative"), member.spec),
+                **_deploy_record.carried(found, member.settings, member.spec),
                 "name": member.name,
                 "model_role": member.settings.get("model_role", ""),
                 "spec": member.spec,

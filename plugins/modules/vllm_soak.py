@@ -15,7 +15,16 @@ description:
   - Two of three requests ask for a sum of two random numbers, the third for a sentence. Each has a C(cache_salt) of its
     own, so that no prefix cache answers for the engine, unless O(shared_prefix) is what is to be tested.
   - The verdict is written into the deploy record of the instance (C(/var/lib/gb10-fleet/records/<instance>.json)). A
-    model role with speculation is not called proven before.
+    model role with speculation is not called proven before, and by a soak that is large enough only - at least 100
+    answers that could be judged, from 8 requests at a time, or from C(max_num_seqs) of the instance where that is less.
+    RV(not_proven) says what was missing.
+  - A soak that was V(inconclusive) changes no V(passed) or V(failed) of the same engine. One that V(passed) and was too
+    small replaces another one that was too small, and nothing else. RV(not_recorded) says so.
+  - An engine that ends by itself fails its soak. One that a deployment, a planned restart or a person takes away makes
+    it V(inconclusive). A soak does not begin while a switch of the box is under way.
+  - Pooling models (those of the kind V(embedding)) are refused. They answer with vectors, and a soak judges text.
+  - So is a rank of a serving group that is not its head. A soak of the head is one of all ranks, but sees the unit and
+    the kernel log of its own box only.
   - It runs on the box, in a transient systemd unit, next to the engine and without a network in between. A killed
     playbook does not end it, the verdict is recorded all the same, and a run that comes while it is under way waits for
     that one.
@@ -188,7 +197,7 @@ preemptions:
   returned: when it is over
   type: int
 engine_restarts:
-  description: How often the engine ended or was started anew.
+  description: How often the engine ended or was started anew, whoever did it.
   returned: when it is over
   type: int
 kernel:
@@ -202,7 +211,11 @@ samples:
   type: list
   elements: dict
 not_recorded:
-  description: Why the verdict is not in a deploy record; empty where it is.
+  description: Why the verdict is not in a deploy record; empty where it is. The message of the task says it, too.
+  returned: when it is over, with O(instance)
+  type: str
+not_proven:
+  description: Why the instance is not proven after this soak; empty where it is. The message of the task says it, too.
   returned: when it is over, with O(instance)
   type: str
 findings:

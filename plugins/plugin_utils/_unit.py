@@ -149,6 +149,7 @@ def settings(
         "reasoning_parser": instance.get("reasoning_parser", ""),
         "tool_call_parser": instance.get("tool_call_parser", ""),
         "speculative": bool(instance.get("speculative")),
+        "max_num_seqs": instance["max_num_seqs"],
         "memory_bytes": plan["memory_bytes"],
         "memory_floor_bytes": plan["memory_floor_bytes"],
         "gate_timeout_s": layout.gate_timeout_s,
@@ -234,6 +235,7 @@ def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: L
     labels = {"gb10.fleet.instance": instance["name"], "gb10.fleet.model_role": instance["model_role"]}
     spec = fingerprint(docker_run(instance, vllm_args, layout, labels), layout.secrets)
     argv = docker_run(instance, vllm_args, layout, {**labels, "gb10.fleet.spec": spec})
+    known = settings(instance, plan, layout, spec)
     return {
         "name": instance["name"],
         "model_role": instance["model_role"],
@@ -242,9 +244,9 @@ def unit(instance: c.Mapping[str, t.Any], plan: c.Mapping[str, t.Any], layout: L
         "spec": spec,
         "plan": dict(plan),
         "secrets": secrets(layout),
-        "settings": settings(instance, plan, layout, spec),
+        "settings": known,
         # What its deploy record says until a soak says more.
-        **_deploy_record.proven(instance.get("speculative"), None),
+        **_deploy_record.proven(known, None),
     }
 
 

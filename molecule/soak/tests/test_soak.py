@@ -96,9 +96,29 @@ def test_a_killed_playbook_does_not_end_the_soak(tmp_path: pathlib.Path) -> None
     kit.wait_for(lambda: "of 300 requests" in job_says(), seconds=60, what="a soak that is under way")
     os.killpg(playbook.pid, signal.SIGKILL)
     playbook.wait()
-    assert record().get("soak") is None
-    kit.wait_for(lambda: record().get("soak") is not None, seconds=120, what="a verdict that nobody waits for")
-    assert (record()["soak"]["requests"], record()["soak"]["verdict"]) == (300, "passed")
+    # There may be the verdict of an earlier soak of the same engine, which served before the one that speculates.
+    assert record().get("soak", {}).get("requests") != 300
+    kit.wait_for(
+        lambda: record().get("soak", {}).get("requests") == 300, seconds=120, what="a verdict that nobody waits for"
+    )
+    assert record()["soak"]["verdict"] == "passed"
+
+
+def test_a_restart_by_hand_is_no_verdict_about_the_engine(tmp_path: pathlib.Path) -> None:
+    deploy(tmp_path)
+    before = record()
+    have_fault("slow_first_token")
+    argv = [str(kit.SCRIPTS / "ansible-playbook"), "playbooks/soak.yml", "--limit", BOX]
+    argv += ["--extra-vars", '{"soak_requests": 1900, "soak_concurrency": 2}']
+    playbook = subprocess.Popen(argv, cwd=kit.CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    kit.wait_for(lambda: "of 1900 requests" in job_says(), seconds=60, what="a soak that is under way")
+    kit.on_box(BOX, f"systemctl restart vllm-{NAME}.service")
+    output, _none = playbook.communicate(timeout=180)
+    assert playbook.returncode != 0, output
+    said = " ".join(output.split())
+    assert "inconclusive" in said
+    assert "somebody stopped or restarted it" in said
+    assert (record().get("proven"), record().get("soak")) == (before["proven"], before.get("soak"))
 
 
 def test_an_engine_that_dies_under_load_loses_its_proof(tmp_path: pathlib.Path) -> None:

@@ -53,3 +53,19 @@ def test_an_engine_is_what_it_calls_itself(
 
 def test_a_container_that_has_ended_runs_nothing(tmp_path: pathlib.Path) -> None:
     assert observed(tmp_path, cmdline=ARGV, record={"spec": SPEC, "argv": ARGV}, running=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("record", "proven", "because"),
+    [
+        ({}, False, "it has no deploy record"),
+        ({"spec": SPEC}, False, ""),
+        ({"spec": SPEC, "proven": True, "because": "it answered"}, True, "it answered"),
+    ],
+)
+def test_an_instance_of_which_nothing_is_written_down_is_not_proven(
+    record: dict[str, object], proven: bool, because: str
+) -> None:
+    unit = _instance.Unit.from_show("vllm-writer.service", "")
+    found = _instance.Instance("writer", unit, None, {"speculative": False}, record).as_dict()
+    assert (found["proven"], found["because"]) == (proven, because)

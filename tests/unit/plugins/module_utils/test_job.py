@@ -83,6 +83,8 @@ def test_secrets_reach_the_unit_in_a_file_of_root_only(tmp_path: pathlib.Path) -
     assert "do-not-show" not in " ".join(systemd.started[0])
     path = tmp_path / "job.env"
     assert f"--property=EnvironmentFile={path}" in systemd.started[0]
+    # A job that is stopped or killed cannot clean up after itself.
+    assert f"--property=ExecStopPost=-/usr/bin/rm --force {path}" in systemd.started[0]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text() == "HF_TOKEN=do-not-show\n"
 

@@ -16,7 +16,17 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _box, _deploy_record, _instance, _soak, _status
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _box,
+    _deploy_record,
+    _group_files,
+    _instance,
+    _liveness,
+    _soak,
+    _soak_engine,
+    _status,
+    _watch,
+)
 from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import Drafts, EngineMetrics
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question
 from ansible_collections.gb10.fleet.plugins.module_utils._soak_load import Plan, Result, payload
@@ -41,6 +51,7 @@ class World:
         self.units: c.Iterator[str] = itertools.repeat(ACTIVE)
         self.kernel = "usb 1-1: new device\n"
         self.said: list[str] = []
+        self.sysroot = pathlib.Path("/nonexistent")
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[0] == "systemctl":
@@ -50,7 +61,7 @@ class World:
     def soak(self, server: fake.OpenAIServer, **changes: t.Any) -> dict[str, t.Any]:
         given: dict[str, t.Any] = {"requests": 40, "concurrency": 4, "request_timeout": 5.0, "max_tokens": 64} | changes
         request = _soak.Request(instance="writer", url=server.url, model="lab/tiny", **given)
-        return _soak.Soak(request, tell=self.said.append, run=self.run).run()
+        return _soak.Soak(request, tell=self.said.append, run=self.run, sysroot=self.sysroot).run()
 
 
 def ids(found: dict[str, t.Any]) -> list[str]:
@@ -139,7 +150,7 @@ def test_answers_that_are_cut_before_they_begin_prove_nothing(server: fake.OpenA
 def test_a_server_that_is_not_ready_is_not_loaded(server: fake.OpenAIServer) -> None:
     FAULTS["wrong_model"].set_up(server)
     found = World().soak(server)
-    assert (found["verdict"], ids(found), found["requests"]) == ("failed", ["SOAK_NOT_READY"], 0)
+    assert (found["verdict"], ids(found), found["requests"]) == ("inconclusive", ["SOAK_NOT_READY"], 0)
 
 
 def test_a_server_that_dies_is_not_asked_hundreds_of_times(server: fake.OpenAIServer) -> None:
@@ -150,14 +161,124 @@ def test_a_server_that_dies_is_not_asked_hundreds_of_times(server: fake.OpenAISe
     assert "SOAK_OUT_OF_TIME" not in ids(found)
 
 
-def test_a_restart_of_the_engine_ends_the_soak(server: fake.OpenAIServer) -> None:
+def test_an_engine_that_dies_by_itself_ends_the_soak_and_fails_it(server: fake.OpenAIServer) -> None:
     world = World()
-    world.units = itertools.chain([ACTIVE] * 4, itertools.repeat(ACTIVE.replace("ID=a", "ID=b")))
+    again = ACTIVE.replace("ID=a", "ID=b") + "NRestarts=1\n"
+    world.units = itertools.chain([ACTIVE] * 2, itertools.repeat(again))
     server.script("POST", fake.CHAT, fake.slow(0.2))
     found = world.soak(server, requests=400)
     assert "SOAK_ENGINE_RESTARTED" in ids(found)
     assert (found["verdict"], found["engine_restarts"]) == ("failed", 1)
     assert found["requests"] < 400
+
+
+def test_a_restart_by_hand_ends_the_soak_and_says_nothing_about_the_engine(server: fake.OpenAIServer) -> None:
+    world = World()
+    world.units = itertools.chain([ACTIVE], itertools.repeat(ACTIVE.replace("ID=a", "ID=b")))
+    # What fails then is the doing of whoever restarted it, and not the engine's.
+    server.script("POST", fake.CHAT, *[fake.answer] * 20, fake.die)
+    found = world.soak(server, requests=4000)
+    assert (found["verdict"], ids(found), found["failed_requests"]) == ("inconclusive", ["SOAK_INTERRUPTED"], 0)
+    assert found["because"].endswith("somebody stopped or restarted it.")
+
+
+def test_garbage_before_an_interruption_still_fails_the_soak(server: fake.OpenAIServer) -> None:
+    world = World()
+    world.units = itertools.chain([ACTIVE] * 2, itertools.repeat(ACTIVE.replace("ID=a", "ID=b")))
+    slow = fake.slow(0.1)
+    numbers = itertools.count(1)
+
+    def action(exchange: fake.Exchange) -> None:
+        (fake.say("!!!!!!!!!!!!!!!!") if next(numbers) == 12 else slow)(exchange)
+
+    server.script("POST", fake.CHAT, action)
+    found = world.soak(server, requests=4000)
+    assert (found["verdict"], ids(found)) == ("failed", ["SOAK_GARBAGE", "SOAK_INTERRUPTED"])
+
+
+def test_a_deployment_that_begins_ends_the_soak(server: fake.OpenAIServer, tmp_path: pathlib.Path) -> None:
+    world = World()
+    world.sysroot = tmp_path
+
+    def action(exchange: fake.Exchange) -> None:
+        begin_switch(tmp_path)
+        fake.slow(0.1)(exchange)
+
+    server.script("POST", fake.CHAT, *[fake.answer] * 12, action)
+    found = world.soak(server, requests=4000)
+    assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_INTERRUPTED"])
+    assert found["because"].endswith("a deployment began.")
+    assert found["requests"] < 4000
+
+
+# the engine, seen from outside
+
+DOWN = ACTIVE.replace("ActiveState=active", "ActiveState=inactive").replace("SubState=running", "SubState=dead")
+ENDING = ACTIVE.replace("ActiveState=active", "ActiveState=deactivating")
+PAUSING = ACTIVE.replace("ActiveState=active", "ActiveState=activating").replace("=running", "=auto-restart")
+STARTED = ACTIVE.replace("ID=a", "ID=b")
+
+
+def begin_switch(root: pathlib.Path) -> None:
+    path = root / "var/lib/gb10-fleet/switch.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}", encoding="utf-8")
+
+
+def engine(root: pathlib.Path, *states: str) -> _soak_engine.Engine:
+    """Return an engine whose unit goes through these states, one at each question, and stays in the last one."""
+    shown = itertools.chain([ACTIVE, *states], itertools.repeat(states[-1]))
+    found = _soak_engine.Engine("writer", lambda _argv: (0, next(shown), ""), sysroot=root, sleep=lambda _s: None)
+    assert not found.disturbed
+    return found
+
+
+def counted(root: pathlib.Path, name: str) -> None:
+    """Have the watch of the instance count one more of what it does."""
+    file = _watch.StateFile("writer", root / str(_watch.FOLDER).lstrip("/"))
+    with file.alone():
+        file.write(_liveness.State().counted(name))
+
+
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        ([ACTIVE], ""),
+        ([PAUSING], ""),
+        ([ENDING, ENDING, PAUSING], ""),
+        ([STARTED + "NRestarts=1\n"], ""),
+        ([DOWN + "Result=start-limit-hit\n"], ""),
+        ([DOWN], "somebody stopped or restarted it"),
+        ([ENDING], "somebody stopped or restarted it"),
+        ([ENDING, ENDING, DOWN], "somebody stopped or restarted it"),
+        ([STARTED + "NRestarts=0\n"], "somebody stopped or restarted it"),
+    ],
+)
+def test_who_took_the_engine_away_is_told_from_an_engine_that_died(
+    tmp_path: pathlib.Path, states: list[str], reason: str
+) -> None:
+    found = engine(tmp_path, *states)
+    found.look()
+    assert found.disturbed == (states != [ACTIVE])
+    assert found.interruption() == reason
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("planned", "the watch restarted it as planned"), ("restarts", ""), ("stops", "")]
+)
+def test_only_a_planned_restart_of_the_watch_is_an_interruption(tmp_path: pathlib.Path, name: str, reason: str) -> None:
+    found = engine(tmp_path, STARTED)
+    counted(tmp_path, name)
+    found.look()
+    assert found.interruption() == reason
+
+
+def test_an_engine_that_ended_with_another_rank_of_its_group_has_died(tmp_path: pathlib.Path) -> None:
+    found = engine(tmp_path, STARTED)
+    folder = tmp_path / str(_group_files.FOLDER).lstrip("/")
+    _group_files.GroupFiles("writer", folder).write(_group_files.Asked("a", "rank 1 is gone", own=False))
+    found.look()
+    assert (found.disturbed, found.interruption()) == (True, "")
 
 
 def test_the_time_is_kept(server: fake.OpenAIServer) -> None:
@@ -265,6 +386,10 @@ def test_every_finding_is_documented_as_it_is() -> None:
 REPORT = report(PLAN, Seen(results=WELL, took_s=2.0, before=metrics(None), after=metrics(None), kernel=()))
 
 
+ENOUGH = {"verdict": "passed", "requests": 400, "concurrency": 8}
+HEADLESS = {"rank": 1, "members": [{"rank": 0, "box": "spark-1"}, {"rank": 1, "box": "spark-2"}]}
+
+
 @pytest.mark.parametrize(
     ("speculative", "soak", "proven", "because"),
     [
@@ -273,15 +398,50 @@ REPORT = report(PLAN, Seen(results=WELL, took_s=2.0, before=metrics(None), after
         (True, {"verdict": "inconclusive", "because": "x"}, False, "proved nothing"),
         (True, {"verdict": "failed", "because": "3 of 400 answers are garbage."}, False, "3 of 400"),
         (False, {"verdict": "failed", "because": "3 of 400 answers are garbage."}, False, "3 of 400"),
-        (True, {"verdict": "passed", "requests": 400, "concurrency": 8}, True, "400 requests, 8 at a time"),
+        (True, ENOUGH, True, "400 requests, 8 at a time"),
     ],
 )
 def test_what_speculates_is_proven_by_a_soak_alone(
     speculative: bool, soak: dict[str, t.Any] | None, proven: bool, because: str
 ) -> None:
-    found = _deploy_record.proven(speculative, soak)
+    found = _deploy_record.proven({"speculative": speculative}, soak)
     assert found["proven"] == proven
     assert because in found["because"]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "soak", "proven"),
+    [
+        (64, {**ENOUGH, "requests": 1, "concurrency": 1}, False),
+        (64, {**ENOUGH, "requests": 100}, True),
+        (64, {**ENOUGH, "requests": 99}, False),
+        (64, {**ENOUGH, "requests": 120, "cut": 21}, False),
+        (64, {**ENOUGH, "requests": 120, "failed_requests": 21}, False),
+        (64, {**ENOUGH, "concurrency": 7}, False),
+        (4, {**ENOUGH, "concurrency": 4}, True),
+        (4, {**ENOUGH, "concurrency": 3}, False),
+        (None, {**ENOUGH, "concurrency": 4}, False),
+    ],
+)
+def test_a_soak_that_is_too_small_proves_nothing_of_what_speculates_and_says_what_would(
+    sequences: int | None, soak: dict[str, t.Any], proven: bool
+) -> None:
+    settings = {"speculative": True, "max_num_seqs": sequences}
+    found = _deploy_record.proven(settings, soak)
+    assert found["proven"] is proven
+    if not proven:
+        assert "its soak was too small" in found["because"]
+        assert f"it takes 100, {min(8, sequences or 8)} at a time" in found["because"]
+    assert _deploy_record.proven({**settings, "speculative": False}, soak)["proven"]
+
+
+def test_the_head_of_a_serving_group_proves_the_ranks_that_nobody_can_ask() -> None:
+    settings = {"speculative": True, "group": HEADLESS}
+    assert _deploy_record.proven(settings, None) == {
+        "proven": True,
+        "because": "it serves with the head of its serving group, which answers for all ranks",
+    }
+    assert not _deploy_record.proven({**settings, "group": {**HEADLESS, "rank": 0}}, None)["proven"]
 
 
 def place(root: pathlib.Path, record: dict[str, t.Any] | None) -> pathlib.Path:
@@ -293,21 +453,25 @@ def place(root: pathlib.Path, record: dict[str, t.Any] | None) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(
-    ("record", "reason"), [(None, "there is no deploy record"), ({"spec": "other"}, "of another engine")]
+    ("record", "reason"), [(None, "there is no deploy record to"), ({"spec": "other"}, "of another engine")]
 )
 def test_a_verdict_belongs_to_the_engine_that_was_soaked(
     tmp_path: pathlib.Path, record: dict[str, t.Any] | None, reason: str
 ) -> None:
     path = place(tmp_path, record)
     text = path.read_text("utf-8") if record else None
-    assert reason in _deploy_record.keep_soak("writer", {"spec": "s1"}, REPORT, at=0, sysroot=tmp_path)
+    kept = _deploy_record.keep_soak("writer", {"spec": "s1"}, REPORT, at=0, sysroot=tmp_path)
+    assert reason in kept["not_recorded"]
+    assert kept["not_proven"]
     assert (path.read_text("utf-8") if record else None) == text
 
 
 def test_a_verdict_is_added_to_the_record_and_nothing_is_lost(tmp_path: pathlib.Path) -> None:
     path = place(tmp_path, {"spec": "s1", "argv": ["vllm"], "proven": False, "because": "it speculates"})
     settings = {"spec": "s1", "speculative": True}
-    assert _deploy_record.keep_soak("writer", settings, REPORT, at=0, sysroot=tmp_path) == ""
+    report = {**REPORT, **ENOUGH}
+    kept = _deploy_record.keep_soak("writer", settings, report, at=0, sysroot=tmp_path)
+    assert kept == {"not_recorded": "", "not_proven": ""}
     record = json.loads(path.read_text("utf-8"))
     assert (record["argv"], record["proven"]) == (["vllm"], True)
     assert (record["soak"]["verdict"], record["soak"]["spec"], record["soak"]["at"]) == (
@@ -320,7 +484,8 @@ def test_a_verdict_is_added_to_the_record_and_nothing_is_lost(tmp_path: pathlib.
 @pytest.mark.parametrize(
     ("soak", "taken"),
     [
-        ({"spec": "s1", "verdict": "passed", "requests": 9, "concurrency": 3}, (True, True)),
+        ({"spec": "s1", **ENOUGH}, (True, True)),
+        ({"spec": "s1", "verdict": "passed", "requests": 9, "concurrency": 3}, (True, False)),
         ({"spec": "s1", "verdict": "failed", "because": "x"}, (True, False)),
         ({"spec": "s0", "verdict": "passed"}, (False, False)),
         (None, (False, False)),
@@ -328,8 +493,67 @@ def test_a_verdict_is_added_to_the_record_and_nothing_is_lost(tmp_path: pathlib.
     ],
 )
 def test_a_new_record_of_the_same_engine_takes_its_soak_over(soak: object, taken: tuple[bool, bool]) -> None:
-    found = _deploy_record.carried({"soak": soak}, True, "s1")
+    found = _deploy_record.carried({"soak": soak}, {"speculative": True}, "s1")
     assert ("soak" in found, found["proven"]) == taken
+
+
+def test_a_verdict_outlives_the_engines_that_served_in_between() -> None:
+    record: dict[str, t.Any] = {"soak": {"spec": "s1", "verdict": "failed", "because": "3 of 400 answers are garbage."}}
+    for spec in ("s2", "s3"):
+        record = _deploy_record.carried(record, {}, spec)
+        assert (record["proven"], record.get("soak")) == (True, None)
+    back = _deploy_record.carried(record, {}, "s1")
+    assert (back["proven"], back["because"]) == (False, "its soak failed: 3 of 400 answers are garbage.")
+    assert "earlier_soaks" not in back
+
+
+def test_verdicts_of_earlier_engines_do_not_pile_up() -> None:
+    record: dict[str, t.Any] = {}
+    for number in range(20):
+        record = {**_deploy_record.carried(record, {}, f"s{number}"), "soak": {"spec": f"s{number}", **ENOUGH}}
+    assert [one["spec"] for one in record["earlier_soaks"]] == ["s18", "s17", "s16", "s15", "s14"]
+
+
+PASSED = {"verdict": "passed", "requests": 400, "concurrency": 8}
+SMALL = {"verdict": "passed", "requests": 10, "concurrency": 2}
+FAILED = {"verdict": "failed", "requests": 400, "concurrency": 8}
+UNSURE = {"verdict": "inconclusive", "requests": 40, "concurrency": 8}
+UNASKED = {"verdict": "inconclusive", "requests": 0, "concurrency": 8}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "report", "stands"),
+    [
+        (None, UNSURE, ""),
+        (None, UNASKED, "nothing was asked"),
+        (UNSURE, UNASKED, "nothing was asked"),
+        (PASSED, UNASKED, "nothing was asked"),
+        (PASSED, UNSURE, "it is inconclusive, and the verdict of 2026 stands (passed)"),
+        (FAILED, UNSURE, "it is inconclusive, and the verdict of 2026 stands (failed)"),
+        (UNSURE, UNSURE, ""),
+        (UNSURE, SMALL, ""),
+        (SMALL, SMALL, ""),
+        (PASSED, SMALL, "it was too small, and the verdict of 2026 stands (passed)"),
+        (FAILED, SMALL, "it was too small, and the verdict of 2026 stands (failed)"),
+        (FAILED, PASSED, ""),
+        (PASSED, FAILED, ""),
+        (PASSED, PASSED, ""),
+    ],
+)
+def test_a_verdict_is_replaced_by_one_that_says_more_and_by_no_other(
+    tmp_path: pathlib.Path, recorded: dict[str, t.Any] | None, report: dict[str, t.Any], stands: str
+) -> None:
+    soak = {"spec": "s1", "at": "2026", **recorded} if recorded else None
+    path = place(tmp_path, {"spec": "s1", "soak": soak, "proven": True})
+    kept = _deploy_record.keep_soak("writer", {"spec": "s1"}, {**REPORT, **report}, at=0, sysroot=tmp_path)
+    assert kept["not_recorded"].startswith(stands)
+    assert bool(kept["not_recorded"]) == bool(stands)
+    after = json.loads(path.read_text("utf-8"))["soak"]
+    assert after == soak if stands else after["at"] == "1970-01-01T00:00:00Z"
+
+
+def test_an_inconclusive_verdict_of_another_engine_is_nobody_s() -> None:
+    assert _deploy_record.stands({}, {"spec": "s0", **PASSED}, UNSURE, "s1") == ""
 
 
 # the job on the box
@@ -351,12 +575,13 @@ def test_the_job_soaks_what_the_box_knows_and_leaves_its_report(
     monkeypatch.setattr(_status, "FOLDER", tmp_path)
     for function in (_status.StatusFile.__init__, _soak.leave):
         monkeypatch.setattr(function, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(_soak.Soak.__init__, "__kwdefaults__", {"run": World().run, "tell": print, "api_key": ""})
+    defaults = {"run": World().run, "tell": print, "api_key": "", "sysroot": tmp_path}
+    monkeypatch.setattr(_soak.Soak.__init__, "__kwdefaults__", defaults)
     recorded: list[str] = []
 
-    def keep(name: str, *_rest: object, **_more: object) -> str:
+    def keep(name: str, *_rest: object, **_more: object) -> dict[str, str]:
         recorded.append(name)
-        return ""
+        return {"not_recorded": "", "not_proven": "it speculates"}
 
     monkeypatch.setattr(_deploy_record, "keep_soak", keep)
     request = _soak.Request(instance="writer", requests=9, concurrency=3)
@@ -366,6 +591,7 @@ def test_the_job_soaks_what_the_box_knows_and_leaves_its_report(
     assert status is not None
     assert status.stage == _status.DONE
     assert status.message.startswith("passed: 9 of 9 requests, 3 at a time: every answer was sane")
+    assert status.message.endswith("; not proven: it speculates")
     assert _soak.left(name, tmp_path)["verdict"] == "passed"
     assert recorded == ["writer"]
     assert "sk-1" not in (tmp_path / "soak" / f"{name}.json").read_text("utf-8")
@@ -381,3 +607,27 @@ def test_a_job_for_an_instance_that_is_not_there_says_so(
     status = _status.StatusFile(_status.job_name("soak", "nobody")).read()
     assert status is not None
     assert (status.failed, status.message) == (True, "this box has no instance nobody; deploy it first")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kind": "embedding"}, "writer serves vectors (kind embedding), and a soak judges answers"),
+        ({"kind": "chat", "group": HEADLESS}, "not its head, and answers nobody; soak the head on spark-1"),
+        ({"kind": "chat"}, "a switch of this box is under way"),
+    ],
+)
+def test_what_a_soak_cannot_judge_is_refused_and_loses_no_proof(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, t.Any], says: str
+) -> None:
+    monkeypatch.setattr(
+        _instance, "settings", lambda name: {"url": "http://127.0.0.1:9", "models": ["lab/tiny"], **settings}
+    )
+    monkeypatch.setattr(_status.StatusFile.__init__, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(_soak_engine, "switch_under_way", lambda: True)
+    monkeypatch.setattr(_deploy_record, "keep_soak", None)
+    assert _box.main(["soak", '{"instance": "writer"}']) == 1
+    status = _status.StatusFile(_status.job_name("soak", "writer"), tmp_path).read()
+    assert status is not None
+    assert status.failed
+    assert says in status.message

@@ -70,6 +70,19 @@ def test_a_neighbour_that_does_not_change_is_not_touched(box: Box) -> None:
     assert box.store.record("neighbour")["generation"] == NEIGHBOUR_STAYS.id
 
 
+def test_the_verdict_of_a_soak_is_back_when_its_engine_is(box: Box) -> None:
+    box.serve(OLD)
+    soak = {"spec": "old", "verdict": "failed", "because": "3 of 400 answers are garbage."}
+    box.store.keep_record("writer", {**box.store.record("writer"), "soak": soak})
+    box.serve(SAME_NAME)
+    record = box.store.record("writer")
+    assert (record["proven"], record.get("soak")) == (True, None)
+    box.serve(OLD)
+    record = box.store.record("writer")
+    assert (record["proven"], record["because"]) == (False, "its soak failed: 3 of 400 answers are garbage.")
+    assert record["soak"] == soak
+
+
 @pytest.mark.parametrize("how", ["broken", "wrong"])
 @pytest.mark.parametrize("new", [NEW, SAME_NAME], ids=["another name", "the same name"])
 def test_a_failed_proof_restores_what_served(box: Box, how: str, new: _generation.Generation) -> None:

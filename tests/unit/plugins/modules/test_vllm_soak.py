@@ -88,6 +88,15 @@ def test_a_passed_soak_returns_its_report(capsys: pytest.CaptureFixture[str], jo
     assert _soak.from_json(jobs[0].argv[-1]) == _soak.Request(instance="writer", concurrency=16)
 
 
+def test_a_verdict_that_is_not_recorded_or_proves_nothing_says_so(
+    capsys: pytest.CaptureFixture[str], jobs: list[_job.Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = {"not_recorded": "the deploy record is of another engine", "not_proven": "it speculates"}
+    monkeypatch.setattr(_soak, "left", lambda _name: {**REPORT, **notes})
+    said = run(capsys, instance="writer")["msg"]
+    assert said.endswith("; not recorded: the deploy record is of another engine; not proven: it speculates")
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_failed_soak_fails_the_task_unless_it_is_only_to_look(
     capsys: pytest.CaptureFixture[str], jobs: list[_job.Job], monkeypatch: pytest.MonkeyPatch, fails: bool

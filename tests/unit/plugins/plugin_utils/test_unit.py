@@ -267,6 +267,14 @@ def test_a_container_gets_what_rdma_needs_once(gpu: str) -> None:
     assert ("--ulimit=memlock=-1" in _unit.docker_run(INSTANCE, [], layout(gpu=gpu), {})) is (gpu == "cdi")
 
 
+def test_a_speculating_group_is_proven_on_all_boxes_by_a_soak_of_its_head() -> None:
+    head, follower = rank(0), rank(1)
+    assert (head["proven"], follower["proven"]) == (False, True)
+    assert [one["settings"]["max_num_seqs"] for one in (head, follower)] == [4, 4]
+    record = {"recorded_spec": follower["spec"], "proven": follower["proven"], "because": follower["because"]}
+    assert _unit.changes([follower], {"placed": [], "instances": {"writer": record}})["unproven"] == []
+
+
 def test_ranks_that_were_deployed_alike_know_each_other_by_their_settings() -> None:
     spec = rank(0)["settings"]["group"]["spec"]
     assert rank(1)["settings"]["group"]["spec"] == spec
