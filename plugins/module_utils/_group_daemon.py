@@ -190,14 +190,28 @@ class Daemon:
                 say(f"all ranks are ready: round {meeting.round} begins")
         elif state.in_round:
             self._watch(state, others)
+        elif state.stage in ("open", "gating"):
+            self._withdraw(state, others)
         self._view(state, others, waiting, refused)
         self._tell()
 
-    def _watch(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
+    def _withdraw(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
+        """Take back a round before the engine is in it: the gate has closed again, or another rank has left."""
+        if self._files.round(state.token) is None:
+            return
+        loss = self._lost(state, others) if state.stage == "open" else None
+        if state.stage == "gating" or loss is not None:
+            say(f"the round is over before the engine started: {loss.cause if loss else 'the gate has closed again'}")
+            self._files.withdraw(state.token)
+
+    def _lost(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> _group_rules.Loss | None:
         joined = self._files.round(state.token)
         tokens, began = (joined.tokens, joined.at) if joined else ((), 0.0)
         age_s = time.monotonic() - began
-        loss = _group_rules.lost(state, tokens, others, silence_s=self.group.silence_s, age_s=age_s)
+        return _group_rules.lost(state, tokens, others, silence_s=self.group.silence_s, age_s=age_s)
+
+    def _watch(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
+        loss = self._lost(state, others)
         if loss is not None:
             self._end(state, loss.cause, own=False, silent=loss.silent)
         elif self._heartbeat.failed:

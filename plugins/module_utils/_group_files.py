@@ -110,6 +110,11 @@ class GroupFiles:
             return None
         return Round(token, str(found["name"]), tuple(found["tokens"]), float(found["at"]))
 
+    def withdraw(self, token: str) -> None:
+        """Forget the round that that start went into: it will need another one."""
+        if self.round(token) is not None:
+            self._path(Round).unlink(missing_ok=True)
+
     def view(self, now: float | None = None) -> View | None:
         """Return the daemon's last word, None where it has not said anything for a while."""
         found = self._read(View)

@@ -68,6 +68,9 @@ def meet(wait: Wait, obstacle: c.Callable[[], str]) -> str:
         if hindered or begins or wait.clock() - looked_at >= _LOOK_EVERY_S:
             hindered, looked_at = obstacle(), wait.clock()
         wait.files.write(_group_files.Gate(wait.token, not hindered, since))
+        if hindered:
+            # The others do not wait in a round that this rank has not come into; it needs another one.
+            wait.files.withdraw(wait.token)
         view = wait.files.view(wait.clock())
         if view is not None and view.token == wait.token:
             if view.refused:

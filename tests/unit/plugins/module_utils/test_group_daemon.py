@@ -186,6 +186,34 @@ def test_ranks_meet(rank: Rank) -> None:
     assert (joined.name, joined.tokens) == (_group_rules.round_of(("c", "b")), ("c", "b"))
 
 
+def test_a_round_that_the_gate_has_left_is_withdrawn(rank: Rank) -> None:
+    rank.is_in("activating", "start-pre")
+    rank.files.write(Gate("a", False, 1.0))
+    rank.daemon.step()
+    assert rank.files.round("a") is None
+
+
+@pytest.mark.parametrize("changes", [{"stage": "pausing", "round": ""}, {"silent_s": 30}])
+def test_a_round_that_another_rank_has_left_is_withdrawn_before_the_engine_starts(
+    rank: Rank, changes: dict[str, t.Any]
+) -> None:
+    rank.is_in("activating", "start-pre")
+    rank.files.write(Gate("a", True, 1.0))
+    rank.daemon.step()
+    assert rank.files.round("a") is not None
+    rank.other(**changes)
+    rank.daemon.step()
+    assert rank.files.round("a") is None
+    assert not rank.restarts()
+    # What refuses the start is heard again.
+    rank.link.known = dataclasses.replace(rank.link.known, given_up_s=60.0)
+    rank.other(stage="given-up", round="", said="no such flag")
+    rank.daemon.step()
+    view = rank.files.view()
+    assert view is not None
+    assert "no such flag" in view.refused
+
+
 def test_a_rank_whose_partner_is_gone_starts_anew_and_says_why(rank: Rank) -> None:
     rank.other(stage="pausing", round="")
     rank.daemon.step()

@@ -83,6 +83,20 @@ def test_memory_that_is_gone_again_closes_the_gate(tmp_path: pathlib.Path) -> No
     assert "10 GiB too little" in world.said[-1]
 
 
+def test_a_gate_that_has_closed_waits_for_another_round(tmp_path: pathlib.Path) -> None:
+    def short(world: World) -> None:
+        world.obstacle = "10 GiB too little"
+        world.round()
+
+    def enough(world: World) -> None:
+        world.obstacle = ""
+        world.view()
+
+    world = World(tmp_path, {5: short, 10: enough, 30: lambda w: w.round("another")})
+    assert world.meet() == ""
+    assert world.now == 1030
+
+
 def test_a_start_is_refused_when_another_rank_has_given_up(tmp_path: pathlib.Path) -> None:
     world = World(tmp_path, {4: lambda w: w.view(refused="rank 1 (spark-2) stays down: no such flag")})
     assert world.meet() == "rank 1 (spark-2) stays down: no such flag"
