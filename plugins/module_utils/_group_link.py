@@ -141,7 +141,7 @@ class Link:
             state = rules.RankState.read(
                 fetch(self.member.address, self._port, self._source), self._instance, self.member.rank
             )
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except Exception as error:  # noqa: BLE001 - nothing that is answered may end the asking, for nobody begins it anew
             with self._lock:
                 self._error = _in_words(error)
                 self._refused = isinstance(error, ConnectionRefusedError)
@@ -182,4 +182,6 @@ def _in_words(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
+    if isinstance(error, MemoryError):
+        return "this box has no memory left to hear it"
     return "what answers there is not another rank"

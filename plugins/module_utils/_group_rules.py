@@ -23,6 +23,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import hashlib
+import math
 import typing as t
 
 # What is older does not count as seen when ranks meet.
@@ -92,12 +93,12 @@ class Ended:
                 round=_text(data["round"]),
                 cause=_text(data["cause"]),
                 own=bool(data["own"]),
-                at=float(data["at"]),
+                at=_number(data["at"]),
                 error=_text(data.get("error", "")),
-                error_at=float(data.get("error_at", 0)),
+                error_at=_number(data.get("error_at", 0)),
                 echo=bool(data.get("echo", False)),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
 
@@ -138,7 +139,7 @@ class RankState:
         if not isinstance(data, dict) or data.get("instance") != instance or data.get("rank") != rank:
             raise StateError(f"what answers there is not rank {rank} of {instance}")
         stage, sees = data.get("stage"), data.get("sees")
-        if stage not in _STAGES or not isinstance(sees, dict):
+        if not isinstance(stage, str) or stage not in _STAGES or not isinstance(sees, dict):
             raise StateError(f"rank {rank} of {instance} speaks another language; deploy all boxes of the group")
         try:
             return cls(
@@ -151,10 +152,10 @@ class RankState:
                 sees={int(one): _text(token) for one, token in sees.items()},
                 said=_text(data["said"]),
                 ended=Ended.read(data.get("ended")),
-                now=float(data["now"]),
+                now=_number(data["now"]),
                 proving=data.get("proving") is True,
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise StateError(
                 f"rank {rank} of {instance} speaks another language; deploy all boxes of the group"
             ) from None
@@ -287,6 +288,16 @@ def story(records: c.Mapping[Member, Ended]) -> str:
         if error.error not in line:
             line += f"; the first error, on {failed}: {error.error}"
     return line
+
+
+def _number(value: object) -> float:
+    """Return a number that came over the network; NaN and infinity are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number
 
 
 def _text(value: object) -> str:

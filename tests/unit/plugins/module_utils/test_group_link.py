@@ -100,6 +100,30 @@ def test_what_is_not_the_other_rank_is_not_heard(
     assert says in link.seen().error
 
 
+@pytest.mark.parametrize("answer", ["[" * 60000, '{"stage": ' + "[" * 60000, "9" * 5000, "\x00", ""])
+def test_no_answer_ends_the_asking(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr(_group_link, "fetch", lambda *_arguments: json.loads(answer))
+    link = _group_link.Link(LOOPBACK, "writer", 1)
+    link.ask()
+    assert link.seen().error == "what answers there is not another rank"
+    monkeypatch.setattr(_group_link, "fetch", lambda *_arguments: STATE.as_dict())
+    link.ask()
+    assert link.seen().state == STATE
+    assert link.seen().error == ""
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread"), TypeError("x")])
+def test_no_fault_of_this_box_ends_the_asking(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_arguments: object) -> object:
+        raise error
+
+    monkeypatch.setattr(_group_link, "fetch", fail)
+    link = _group_link.Link(LOOPBACK, "writer", 1)
+    link.ask()
+    assert link.seen().state is None
+    assert link.seen().error
+
+
 def test_nobody_there_is_said_in_words() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -199,12 +199,25 @@ def test_what_is_published_is_read_back() -> None:
         {**state(1).as_dict(), "sees": {"x": "a"}},
         {**state(1).as_dict(), "token": 5},
         {**state(1).as_dict(), "now": "soon"},
+        {**state(1).as_dict(), "now": 10**400},
+        {**state(1).as_dict(), "now": float("nan")},
+        {**state(1).as_dict(), "now": float("inf")},
+        {**state(1).as_dict(), "stage": []},
+        {**state(1).as_dict(), "stage": {}},
         {key: value for key, value in state(1).as_dict().items() if key != "spec"},
     ],
 )
 def test_an_answer_of_something_else_is_refused(answer: object) -> None:
     with pytest.raises(rules.StateError, match="rank 1 of writer"):
         rules.RankState.read(answer, "writer", 1)
+
+
+@pytest.mark.parametrize("moment", [10**400, float("nan"), float("-inf"), "5", None, True])
+@pytest.mark.parametrize("key", ["at", "error_at"])
+def test_an_end_without_a_usable_time_is_none(key: str, moment: object) -> None:
+    record = {**dataclasses.asdict(GONE), key: moment}
+    assert rules.Ended.read(record) is None
+    assert rules.RankState.read({**state(1).as_dict(), "ended": record}, "writer", 1).ended is None
 
 
 def test_a_text_from_the_network_is_one_short_line_without_control_characters() -> None:
