@@ -37,6 +37,8 @@ NOT_NEEDED: t.Final = 3
 _EVERY_S: t.Final = 1.0
 # How long the story of a round waits for what the other ranks have to say.
 _STORY_S: t.Final = 15.0
+# And how long at most for a rank that is heard and whose engine has not ended yet: systemd kills it after 90 s.
+_LEAVING_S: t.Final = 180.0
 _SYSTEMCTL_S: t.Final = 20.0
 # A headless rank takes 11 s to end in order (vLLM 0.32.0, measured 2026-11-29), on a busy box more.
 _ENGINE_STOP_S: t.Final = 30
@@ -124,6 +126,7 @@ class Daemon:
         self._state = self._observe()
         self._ended_round = ""
         self._ended_at = 0.0
+        self._left_at = 0.0
 
     def run(self, still_needed: c.Callable[[], bool]) -> None:
         """Work until the daemon is not needed any more, or has to start anew."""
@@ -262,7 +265,8 @@ class Daemon:
             return
         if self._ended_round != ended.round:
             self._ended_round, self._ended_at = ended.round, time.monotonic()
-        records = {self.group.own: ended}
+            self._left_at = self._ended_at
+        records, leaving = {self.group.own: ended}, False
         for link in self._links:
             seen = link.seen()
             if seen.state is not None and seen.state.ended is not None and seen.state.ended.round == ended.round:
@@ -270,7 +274,13 @@ class Daemon:
                 records[link.member] = dataclasses.replace(
                     there, at=there.at - link.offset_s, error_at=there.error_at - link.offset_s
                 )
-        if len(records) < len(self.group.members) and time.monotonic() - self._ended_at < _STORY_S:
+            elif seen.state is not None and seen.silent_s <= _group_rules.FRESH_S:
+                leaving |= seen.state.stage == "ending" or seen.state.round == ended.round
+        now = time.monotonic()
+        if leaving:
+            self._left_at = now
+        missing = len(records) < len(self.group.members)
+        if missing and now - self._left_at < _STORY_S and now - self._ended_at < _LEAVING_S:
             return
         self._files.tell(ended.round)
         line = _group_rules.story(records)

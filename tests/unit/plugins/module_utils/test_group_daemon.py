@@ -276,6 +276,7 @@ def test_the_end_of_a_round_is_told_without_a_rank_that_does_not_speak(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank.files.write(ended(cause="rank 1 (spark-2) has not answered", own=False))
+    rank.other(silent_s=30)
     rank.daemon.step()
     later = _group_daemon.time.monotonic() + 60
     monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: later)
@@ -283,6 +284,41 @@ def test_the_end_of_a_round_is_told_without_a_rank_that_does_not_speak(
     assert rank.journal == [
         "serving group pair has stopped on all boxes: no rank left of itself: rank 1 (spark-2) has not answered"
     ]
+
+
+@pytest.mark.parametrize("other", [{"stage": "ending", "round": ""}, {"stage": "serving"}])
+def test_the_end_of_a_round_is_told_after_a_rank_that_still_leaves_has_left(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, other: dict[str, t.Any]
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: now[0])
+    rank.is_in("activating", "auto-restart")
+    rank.files.write(ended(cause="its engine ended by itself with exit status 1", at=10.0))
+    rank.other(**other)
+    for moment in (1000.0, 1016.0, 1060.0):
+        now[0] = moment
+        rank.daemon.step()
+    assert not rank.journal
+    rank.other(stage="pausing", round="", ended=ended(at=9.0))
+    rank.daemon.step()
+    assert rank.journal == ["serving group pair has stopped on all boxes: rank 1 (spark-2) left first: it was killed"]
+
+
+def test_the_end_of_a_round_is_told_without_a_rank_that_never_leaves(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: now[0])
+    rank.is_in("activating", "auto-restart")
+    rank.files.write(ended())
+    rank.other(stage="ending", round="")
+    for moment in (1000.0, 1100.0, 1179.0):
+        now[0] = moment
+        rank.daemon.step()
+    assert not rank.journal
+    now[0] = 1180.0
+    rank.daemon.step()
+    assert len(rank.journal) == 1
 
 
 def test_the_view_for_a_follower_names_the_round_that_its_head_serves(rank: Rank) -> None:
