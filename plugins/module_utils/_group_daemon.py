@@ -127,22 +127,56 @@ class Daemon:
         self._ended_round = ""
         self._ended_at = 0.0
         self._left_at = 0.0
+        self._told_round = ""
+        self._asked_token = ""
+        self._server: StateServer | None = None
+        self._complaints: set[str] = set()
 
     def run(self, still_needed: c.Callable[[], bool]) -> None:
         """Work until the daemon is not needed any more, or has to start anew."""
-        server = StateServer(self.group.own.address, self.group.port, self.published)
-        server.run()
         for link in self._links:
             link.run()
         if self.group.rank == 0:
             self._heartbeat.run(self._serves)
         say(
             f"watching {', '.join(map(str, self.group.others))} of serving group {self.group.name}, "
-            f"answering at {self.group.own.address}:{self.group.port}"
+            f"answering at {self._where}"
         )
         while still_needed():
+            # A port that is taken is no reason to watch nobody: it is tried for as long as it takes.
+            self._answer()
             self.step()
             time.sleep(_EVERY_S)
+
+    @property
+    def _where(self) -> str:
+        return f"{self.group.own.address}:{self.group.port}"
+
+    def _answer(self) -> None:
+        """Answer the other ranks, once there is a port for it."""
+        if self._server is not None:
+            return
+        try:
+            self._server = StateServer(self.group.own.address, self.group.port, self.published)
+            self._server.run()
+        except OSError as error:
+            self._complain(f"the other ranks cannot be answered at {self._where}", error)
+
+    def _complain(self, what: str, error: OSError) -> None:
+        """Say once that something does not work, which is tried again."""
+        line = f"{what}, which is tried again: {error.strerror or error}"
+        if line not in self._complaints:
+            self._complaints.add(line)
+            say(line)
+
+    def _write(self, word: _group_files.Word) -> bool:
+        """Leave word for the other processes of this rank, if there is room; the engine is ended without it, too."""
+        try:
+            self._files.write(word)
+        except OSError as error:
+            self._complain("no word can be left for the unit", error)
+            return False
+        return True
 
     def published(self) -> c.Mapping[str, t.Any]:
         """Return the state as others read it."""
@@ -189,8 +223,9 @@ class Daemon:
             meeting = _group_rules.meet(state, others)
             waiting, refused = meeting.waiting, meeting.refused
             if meeting.round:
-                self._files.write(_group_files.Round(state.token, meeting.round, meeting.tokens, time.monotonic()))
-                say(f"all ranks are ready: round {meeting.round} begins")
+                joined = _group_files.Round(state.token, meeting.round, meeting.tokens, time.monotonic())
+                if self._write(joined):
+                    say(f"all ranks are ready: round {meeting.round} begins")
         elif state.in_round:
             self._watch(state, others)
         elif state.stage in ("open", "gating"):
@@ -205,7 +240,10 @@ class Daemon:
         loss = self._lost(state, others) if state.stage == "open" else None
         if state.stage == "gating" or loss is not None:
             say(f"the round is over before the engine started: {loss.cause if loss else 'the gate has closed again'}")
-            self._files.withdraw(state.token)
+            try:
+                self._files.withdraw(state.token)
+            except OSError as error:
+                self._complain("the round cannot be withdrawn", error)
 
     def _lost(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> _group_rules.Loss | None:
         joined = self._files.round(state.token)
@@ -222,11 +260,15 @@ class Daemon:
 
     def _end(self, state: _group_rules.RankState, cause: str, *, own: bool, silent: bool = False) -> None:
         """End the engine and start anew; the gate then waits until the others are there again."""
-        first = self._files.asked(state.token) is None
+        first = self._files.asked(state.token) is None and self._asked_token != state.token
+        self._asked_token = state.token
         if first:
             say(f"ending the engine: {cause}")
-            self._files.write(_group_files.Asked(state.token, cause, own, time.time()))
-            _status.StatusFile(self.instance).write(_status.Status("group", cause, failed=True, at=time.time()))
+            self._write(_group_files.Asked(state.token, cause, own, time.time()))
+            try:
+                _status.StatusFile(self.instance).write(_status.Status("group", cause, failed=True, at=time.time()))
+            except OSError as error:
+                self._complain("the status cannot be written", error)
         if silent:
             # A link that is down, or a box that reboots, is no failed try of this rank.
             _command.run(["systemctl", "reset-failed", self.unit], timeout_s=_SYSTEMCTL_S)
@@ -246,7 +288,7 @@ class Daemon:
         """Leave word for the gate and for the readiness of this rank."""
         head = next((one.state for one in others if one.member.rank == 0 and one.silent_s <= _STORY_S), None)
         proving = [one for one in others if one.state and one.state.proving and one.state.round == state.round != ""]
-        self._files.write(
+        self._write(
             _group_files.View(
                 token=state.token,
                 waiting=waiting,
@@ -261,7 +303,7 @@ class Daemon:
     def _tell(self) -> None:
         """Say in the unit's journal why the last round ended, once all ranks have said what they know, or cannot."""
         ended = self._files.ended()
-        if ended is None or ended.round == self._files.told():
+        if ended is None or ended.round in (self._told_round, self._files.told()):
             return
         if self._ended_round != ended.round:
             self._ended_round, self._ended_at = ended.round, time.monotonic()
@@ -282,9 +324,13 @@ class Daemon:
         missing = len(records) < len(self.group.members)
         if missing and now - self._left_at < _STORY_S and now - self._ended_at < _LEAVING_S:
             return
-        self._files.tell(ended.round)
         line = _group_rules.story(records)
         _journal.error(self.unit, f"serving group {self.group.name} has stopped on all boxes: {line}")
+        self._told_round = ended.round
+        try:
+            self._files.tell(ended.round)
+        except OSError as error:
+            self._complain("what was told cannot be remembered", error)
 
 
 def run(instance: str, settings: c.Mapping[str, t.Any], api_key: c.Callable[[], str]) -> int:

@@ -84,13 +84,16 @@ class Stopped:
     token: str
 
 
+Word = Gate | Round | View | Asked | Proven | Stopped | Ended
+
+
 class GroupFiles:
     """The files of one rank, each replaced as a whole."""
 
     def __init__(self, instance: str, folder: pathlib.Path | None = None) -> None:
         self._folder = (folder or FOLDER) / instance
 
-    def write(self, word: Gate | Round | View | Asked | Proven | Stopped | Ended) -> None:
+    def write(self, word: Word) -> None:
         """Replace the last word of its kind."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         path = self._path(type(word))

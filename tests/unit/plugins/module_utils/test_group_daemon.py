@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import errno
 import pathlib
 import typing as t
 
@@ -248,6 +249,78 @@ def test_an_engine_that_does_not_complete_is_ended_by_its_own_rank(rank: Rank) -
     rank.files.write(Round("c", TOGETHER, ("c", "b"), 1.0))
     rank.daemon.step()
     assert rank.daemon._heartbeat.failed == ""
+
+
+def fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave no room in /run."""
+
+    def write(*_arguments: object, **_options: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_text", write)
+
+
+def test_a_rank_alone_is_ended_also_where_no_word_can_be_left(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(monkeypatch)
+    rank.other(stage="stopped", round="")
+    rank.daemon.step()
+    rank.daemon.step()
+    assert len(rank.restarts()) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said.count("ending the engine: rank 1 (spark-2) is stopped") == 1
+    assert len([line for line in said if line.startswith("no word can be left for the unit")]) == 1
+
+
+def test_no_round_begins_that_cannot_be_written(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank.is_in("activating", "start-pre", "c")
+    rank.files.write(Gate("c", True, 1.0))
+    rank.other(stage="open", round="", sees={0: "c"})
+    fill(monkeypatch)
+    rank.daemon.step()
+    assert rank.files.round("c") is None
+    assert "begins" not in capsys.readouterr().out
+
+
+def test_the_end_of_a_round_is_told_once_also_where_that_cannot_be_remembered(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.files.write(ended())
+    rank.other(stage="pausing", round="", ended=ended(at=9.0, own=False))
+    fill(monkeypatch)
+    rank.daemon.step()
+    rank.daemon.step()
+    assert len(rank.journal) == 1
+
+
+def test_a_rank_whose_port_is_taken_watches_the_others_and_answers_when_it_is_free(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[int] = []
+    tries: list[int] = []
+
+    class Server:
+        def __init__(self, *_arguments: object) -> None:
+            tries.append(1)
+            if len(tries) <= 2:
+                raise OSError(errno.EADDRINUSE, "Address already in use")
+
+        def run(self) -> None:
+            begun.append(len(tries))
+
+    for kind in (Link, _group_daemon._heartbeat.Heartbeat):
+        monkeypatch.setattr(kind, "run", lambda *_arguments: None, raising=False)
+    monkeypatch.setattr(_group_daemon.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(_group_daemon, "StateServer", Server)
+    rank.other(stage="stopped", round="")
+    needed = [True] * 4
+    rank.daemon.run(lambda: bool(needed and needed.pop()))
+    assert len(rank.restarts()) == 4
+    assert begun == [3]
+    assert capsys.readouterr().out.count("192.0.2.1:29511, which is tried again: Address already in use") == 1
 
 
 @pytest.mark.parametrize(("active", "sub"), [("deactivating", "stop"), ("inactive", "dead"), ("failed", "failed")])
