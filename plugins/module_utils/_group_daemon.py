@@ -129,6 +129,7 @@ class Daemon:
         self._left_at = 0.0
         self._told_round = ""
         self._asked_token = ""
+        self._stopped_token = ""
         self._server: StateServer | None = None
         self._complaints: set[str] = set()
 
@@ -277,8 +278,10 @@ class Daemon:
         code, _out, err = _command.run(argv, timeout_s=_SYSTEMCTL_S)
         if code != 0:
             say(f"the unit could not be restarted, which is tried again: {err.strip()}")
-        elif first:
+        if self._stopped_token != state.token:
+            self._stopped_token = state.token
             # systemd gives an engine that still boots no order of its own, and time that a rank alone should not have.
+            # An order that seems to have failed may have been queued, and what ends the unit otherwise is as slow.
             stop = ["docker", "stop", "--time", str(_ENGINE_STOP_S), _instance.container_name(self.instance)]
             threading.Thread(target=_command.run, args=(stop,), daemon=True, name="stop").start()
 

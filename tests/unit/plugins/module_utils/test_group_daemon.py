@@ -229,6 +229,43 @@ def test_a_rank_whose_partner_is_gone_starts_anew_and_says_why(rank: Rank) -> No
     assert not [one for one in rank.ran if "reset-failed" in one]
 
 
+class Thread:
+    """A thread that runs at once, so that a test need not wait for it."""
+
+    def __init__(self, target: c.Callable[..., object], args: tuple[object, ...] = (), **_options: object) -> None:
+        self.start = lambda: target(*args)
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_the_container_is_told_to_end_once_also_where_systemd_refuses(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    codes = [1] * failures
+    works = _command.run
+
+    def run(argv: list[str], **options: t.Any) -> tuple[int, str, str]:
+        code, out, err = works(argv, **options)
+        return (codes.pop() if codes and argv[1] == "try-restart" else code), out, err
+
+    monkeypatch.setattr(_command, "run", run)
+    monkeypatch.setattr(_group_daemon.threading, "Thread", Thread)
+    rank.other(stage="stopped", round="")
+    for _step in range(3):
+        rank.daemon.step()
+    assert len(rank.restarts()) == 3
+    assert [one for one in rank.ran if one.startswith("docker")] == ["docker stop --time 30 vllm-writer"]
+
+
+def test_a_daemon_that_was_started_anew_meanwhile_tells_the_container_to_end(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_group_daemon.threading, "Thread", Thread)
+    rank.files.write(_group_files.Asked("a", "rank 1 (spark-2) is stopped", own=False))
+    rank.other(stage="stopped", round="")
+    rank.daemon.step()
+    assert [one for one in rank.ran if one.startswith("docker")] == ["docker stop --time 30 vllm-writer"]
+
+
 def test_a_link_that_is_down_costs_no_try(rank: Rank) -> None:
     rank.other(silent_s=30)
     rank.daemon.step()
