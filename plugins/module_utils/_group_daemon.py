@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import functools
 import pathlib
 import sys
 import threading
@@ -35,6 +36,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._group_link import Link
 # systemd starts the daemon again, except after this exit status: the instance is gone, or no rank of a group any more.
 NOT_NEEDED: t.Final = 3
 _EVERY_S: t.Final = 1.0
+# How old a look at the own rank may be to be told to others: after that, this daemon is as silent as it is blind.
+_OLD_S: t.Final = 10.0
 # How long the story of a round waits for what the other ranks have to say.
 _STORY_S: t.Final = 15.0
 # And how long at most for a rank that is heard and whose engine has not ended yet: systemd kills it after 90 s.
@@ -124,6 +127,7 @@ class Daemon:
         self._heartbeat = _heartbeat.Heartbeat(settings, every_s=group.heartbeat_s, api_key=api_key)
         self._lock = threading.Lock()
         self._state = self._observe()
+        self._looked_at = time.monotonic()
         self._ended_round = ""
         self._ended_at = 0.0
         self._left_at = 0.0
@@ -179,9 +183,11 @@ class Daemon:
             return False
         return True
 
-    def published(self) -> c.Mapping[str, t.Any]:
-        """Return the state as others read it."""
+    def published(self) -> c.Mapping[str, t.Any] | None:
+        """Return the state as others read it, None where it is too old to be told."""
         with self._lock:
+            if time.monotonic() - self._looked_at > _OLD_S:
+                return None
             return dataclasses.replace(self._state, now=time.time()).as_dict()
 
     def _serves(self) -> bool:
@@ -189,7 +195,7 @@ class Daemon:
             return self._state.stage == "serving"
 
     def _observe(self) -> _group_rules.RankState:
-        unit = _instance.show(_command.run, self.unit)
+        unit = _instance.show(functools.partial(_command.run, timeout_s=_SYSTEMCTL_S), self.unit)
         stage = stage_of(unit, self._files)
         joined = self._files.round(unit.invocation)
         # A stopped rank has no round, whatever its last start went into.
@@ -211,13 +217,14 @@ class Daemon:
 
     def step(self) -> None:
         """Look once, and do what has to be done."""
+        looked_at = time.monotonic()
         before, state = self._state, self._observe()
         if state.token != before.token:
             for link in self._links:
                 link.forgive()
             self._heartbeat.forget()
         with self._lock:
-            self._state = state
+            self._state, self._looked_at = state, looked_at
         others = [link.seen() for link in self._links]
         waiting = refused = ""
         if state.stage == "open" and not state.round:

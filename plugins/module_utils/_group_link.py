@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
+import http
 import http.client
 import http.server
 import json
@@ -32,7 +33,7 @@ _MAX_ANSWER: t.Final = 65536
 _IP_FREEBIND: t.Final = 15
 _IPV6_FREEBIND: t.Final = 78
 
-State = c.Callable[[], c.Mapping[str, t.Any]]
+State = c.Callable[[], c.Mapping[str, t.Any] | None]
 
 
 class StateServer(http.server.ThreadingHTTPServer):
@@ -74,7 +75,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: StateServer
 
     def do_GET(self) -> None:
-        body = json.dumps(self.server.state()).encode()
+        state = self.server.state()
+        if state is None:
+            self.send_error(503, "the daemon of this rank hangs")
+            return
+        body = json.dumps(state).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -167,9 +172,12 @@ def fetch(address: str, port: int, source: str = "", timeout_s: float = _ANSWER_
     connection = http.client.HTTPConnection(address, port, timeout=timeout_s, source_address=own)
     try:
         connection.request("GET", "/")
-        answer = connection.getresponse().read(_MAX_ANSWER + 1)
+        response = connection.getresponse()
+        answer = response.read(_MAX_ANSWER + 1)
     finally:
         connection.close()
+    if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+        raise rules.StateError("its daemon hangs")
     if len(answer) > _MAX_ANSWER:
         raise rules.StateError("its answer is too long")
     return json.loads(answer)

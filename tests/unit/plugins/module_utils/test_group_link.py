@@ -124,6 +124,17 @@ def test_no_fault_of_this_box_ends_the_asking(monkeypatch: pytest.MonkeyPatch, e
     assert link.seen().error
 
 
+def test_a_daemon_that_does_not_look_any_more_is_not_heard() -> None:
+    with _group_link.StateServer("127.0.0.1", 0, lambda: None) as server:
+        server.run()
+        link = _group_link.Link(LOOPBACK, "writer", server.server_address[1])
+        link.ask()
+        server.shutdown()
+    assert link.seen().state is None
+    assert link.seen().error == "its daemon hangs"
+    assert not link.seen().refused
+
+
 def test_nobody_there_is_said_in_words() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
