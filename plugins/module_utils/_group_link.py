@@ -28,6 +28,9 @@ from ansible_collections.gb10.fleet.plugins.module_utils import _group_rules as 
 _ASK_EVERY_S: t.Final = 1.0
 _ANSWER_S: t.Final = 3.0
 _MAX_ANSWER: t.Final = 65536
+# A rank has few others, and each asks once a second; nobody else may take the daemon's threads and files from it.
+_MAX_CLIENTS: t.Final = 32
+_CLIENT_S: t.Final = 5.0
 # From the kernel's headers; Python's socket module does not name it everywhere. It lets a server listen at an address
 # that the box does not have yet, because its cable is not plugged in.
 _IP_FREEBIND: t.Final = 15
@@ -45,6 +48,8 @@ class StateServer(http.server.ThreadingHTTPServer):
     def __init__(self, address: str, port: int, state: State) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.state = state
+        self._clients: dict[socket.socket, float] = {}
+        self._clients_lock = threading.Lock()
         super().__init__((address, port), _Handler)
 
     def server_bind(self) -> None:
@@ -57,6 +62,32 @@ class StateServer(http.server.ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         # What http.server does here asks the name service, which a box may not reach.
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: t.Any, client_address: t.Any) -> None:
+        """Answer in a thread, of which there are only so many."""
+        with self._clients_lock:
+            accepted = len(self._clients) < _MAX_CLIENTS
+            if accepted:
+                self._clients[request] = time.monotonic() + _CLIENT_S
+        if accepted:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: t.Any) -> None:
+        """Close a connection, which makes room for another one."""
+        with self._clients_lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off who takes too long over all: http.server bounds only each single read."""
+        now = time.monotonic()
+        with self._clients_lock:
+            for request in [one for one, until in self._clients.items() if now > until]:
+                # Its thread then reads the end of the request, and closes it.
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: t.Any, client_address: t.Any) -> None:
         """Say nothing of a client that went away."""

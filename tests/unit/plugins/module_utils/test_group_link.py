@@ -12,6 +12,7 @@ import http.server
 import json
 import socket
 import threading
+import time
 import typing as t
 
 import pytest
@@ -133,6 +134,38 @@ def test_a_daemon_that_does_not_look_any_more_is_not_heard() -> None:
     assert link.seen().state is None
     assert link.seen().error == "its daemon hangs"
     assert not link.seen().refused
+
+
+def connect(server: _group_link.StateServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_port), timeout=30)
+
+
+def test_who_takes_too_long_is_cut_off_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_group_link, "_MAX_CLIENTS", 2)
+    monkeypatch.setattr(_group_link, "_CLIENT_S", 1000.0)
+    with _group_link.StateServer("127.0.0.1", 0, STATE.as_dict) as server:
+        slow = [connect(server), connect(server)]
+        for _one in slow:
+            server.handle_request()
+        with connect(server) as refused:
+            server.handle_request()
+            assert refused.recv(1) == b""
+        assert len(server._clients) == 2
+        for one in slow:
+            one.sendall(b"GET / HT")
+        later = time.monotonic() + 1001
+        monkeypatch.setattr(_group_link.time, "monotonic", lambda: later)
+        server.service_actions()
+        for one in slow:
+            with one:
+                assert one.recv(1) == b""
+        while server._clients:
+            time.sleep(0.01)
+        server.run()
+        link = _group_link.Link(LOOPBACK, "writer", server.server_port)
+        link.ask()
+        server.shutdown()
+    assert link.seen().state == STATE
 
 
 def test_nobody_there_is_said_in_words() -> None:
