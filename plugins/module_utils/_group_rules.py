@@ -223,9 +223,18 @@ def meet(own: RankState, others: c.Sequence[Seen]) -> Meeting:
             continue
         if one.state.stage != "open":
             return Meeting(waiting=one.words())
-        if one.state.sees.get(own.rank) != own.token:
-            return Meeting(waiting=f"{one.member} does not see this rank yet")
+        unseen = _unseen(one.state, own, others)
+        if unseen:
+            return Meeting(waiting=f"{one.member} does not see {unseen} yet")
     return Meeting(round=name, tokens=tokens)
+
+
+def _unseen(state: RankState, own: RankState, others: c.Sequence[Seen]) -> str:
+    """Return whom another rank does not see; who sees all would else start without those who do not see each other."""
+    if state.sees.get(own.rank) != own.token:
+        return "this rank"
+    thirds = (one for one in others if one.member.rank != state.rank)
+    return next((str(one.member) for one in thirds if state.sees.get(one.member.rank) != one.token), "")
 
 
 def _in_order(own: RankState, others: c.Mapping[int, str]) -> tuple[str, ...]:

@@ -88,6 +88,15 @@ def test_of_three_ranks_one_that_waits_for_its_memory_holds_all() -> None:
     assert rules.meet(state(), [ready, opened]).tokens == ("a", "b", "c")
 
 
+@pytest.mark.parametrize("sees", [{0: "a"}, {0: "a", 2: "of an earlier start"}])
+def test_of_three_ranks_none_starts_while_two_do_not_see_each_other(sees: dict[int, str]) -> None:
+    second = rules.Seen(member=FOLLOWER, state=state(1, sees=sees), silent_s=1)
+    third = dataclasses.replace(state(), rank=2, token="c", sees={0: "a", 1: "b"})
+    meeting = rules.meet(state(), [second, rules.Seen(member=THIRD, state=third, silent_s=1)])
+    assert not meeting.round
+    assert meeting.waiting == "rank 1 (spark-2) does not see rank 2 (spark-3) yet"
+
+
 SERVING = state(stage="serving", round=TOGETHER)
 
 
