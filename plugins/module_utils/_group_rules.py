@@ -289,7 +289,11 @@ def story(records: c.Mapping[Member, Ended]) -> str:
     rank's end; an echo says nothing that the rank which left first does not say better.
     """
     own = {member: record for member, record in records.items() if record.own}
-    first, record = min((own or records).items(), key=lambda item: item[1].at)
+    # Whose error came first and is only an echo has followed another rank, however soon its engine had ended.
+    causes = {
+        member: record for member, record in own.items() if not (record.echo and 0 < record.error_at <= record.at)
+    }
+    first, record = min((causes or own or records).items(), key=lambda item: _left_at(item[1]))
     line = f"{first} left first: {record.cause}" if own else f"no rank left of itself: {record.cause}"
     errors = {member: one for member, one in records.items() if one.error and not one.echo}
     if errors:
@@ -297,6 +301,11 @@ def story(records: c.Mapping[Member, Ended]) -> str:
         if error.error not in line:
             line += f"; the first error, on {failed}: {error.error}"
     return line
+
+
+def _left_at(record: Ended) -> float:
+    """Return when a rank left: an error of its own comes before the end of the engine that it brings about."""
+    return min(record.at, record.error_at) if record.own and record.error_at and not record.echo else record.at
 
 
 def _number(value: object) -> float:

@@ -176,6 +176,29 @@ def test_the_story_names_who_left_first_and_the_first_error_that_is_no_echo() ->
     )
 
 
+def test_the_story_does_not_blame_who_only_ended_sooner() -> None:
+    cause = "its engine ended by itself with exit status 1"
+    failed = rules.Ended(round="r", cause=cause, own=True, at=9.0, error="RuntimeError: CUDA error", error_at=6.0)
+    for echoes in (
+        rules.Ended(round="r", cause=cause, own=True, at=7.0, error="EngineDeadError", error_at=6.5, echo=True),
+        rules.Ended(round="r", cause=cause, own=True, at=7.0),
+    ):
+        assert rules.story({HEAD: echoes, FOLLOWER: failed}).startswith("rank 1 (spark-2) left first")
+    # Also where the one that failed has written no error at all.
+    silent = dataclasses.replace(failed, error="", error_at=0.0)
+    echo = rules.Ended(round="r", cause=cause, own=True, at=7.0, error="EngineDeadError", error_at=6.5, echo=True)
+    assert rules.story({HEAD: echo, FOLLOWER: silent}).startswith("rank 1 (spark-2) left first")
+
+
+def test_an_echo_after_the_rank_was_told_to_end_takes_no_blame_from_it() -> None:
+    told = rules.Ended(
+        round="r", cause="its container was told to end (SIGTERM)", own=True, at=5.0,
+        error="EngineDeadError", error_at=6.0, echo=True,
+    )  # fmt: skip
+    failed = rules.Ended(round="r", cause="it failed", own=True, at=9.0, error="RuntimeError: x", error_at=6.5)
+    assert rules.story({HEAD: told, FOLLOWER: failed}).startswith("rank 0 (spark-1) left first")
+
+
 def test_the_story_blames_nobody_for_a_link() -> None:
     records = {
         HEAD: rules.Ended(round="r", cause="rank 1 (spark-2) has not answered for 20 s", own=False, at=1.0),
