@@ -214,7 +214,7 @@ def ended(instance: str, _settings: dict[str, t.Any]) -> int:
         code=env.get("EXIT_CODE", ""),
         status=env.get("EXIT_STATUS", ""),
         failure=last.message if last and last.failed else "",
-        ordered=_group_start.was_ordered(_instance.unit_name(instance)),
+        order=_group_start.order(_instance.unit_name(instance)),
     )
     files, now = _group_files.GroupFiles(instance), time.time()
     signalled = _group_start.first_signal(_instance.container_name(instance), files.round(token), now)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections.abc as c
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import sys
 import threading
@@ -36,8 +37,12 @@ from ansible_collections.gb10.fleet.plugins.module_utils._group_link import Link
 # systemd starts the daemon again, except after this exit status: the instance is gone, or no rank of a group any more.
 NOT_NEEDED: t.Final = 3
 _EVERY_S: t.Final = 1.0
+# How old a look at the own rank may be to be told to others: after that, this daemon is as silent as it is blind.
+_OLD_S: t.Final = 10.0
 # How long the story of a round waits for what the other ranks have to say.
 _STORY_S: t.Final = 15.0
+# And how long at most for a rank that is heard and whose engine has not ended yet: systemd kills it after 90 s.
+_LEAVING_S: t.Final = 180.0
 _SYSTEMCTL_S: t.Final = 20.0
 # A headless rank takes 11 s to end in order (vLLM 0.32.0, measured 2026-11-29), on a busy box more.
 _ENGINE_STOP_S: t.Final = 30
@@ -125,28 +130,67 @@ class Daemon:
         )
         self._lock = threading.Lock()
         self._state = self._observe()
+        self._looked_at = time.monotonic()
         self._ended_round = ""
         self._ended_at = 0.0
+        self._left_at = 0.0
+        self._told_round = ""
+        self._asked_token = ""
+        self._stopped_token = ""
+        self._server: StateServer | None = None
+        self._complaints: set[str] = set()
 
     def run(self, still_needed: c.Callable[[], bool]) -> None:
         """Work until the daemon is not needed any more, or has to start anew."""
-        server = StateServer(self.group.own.address, self.group.port, self.published)
-        server.run()
         for link in self._links:
             link.run()
         if self.group.rank == 0:
             self._heartbeat.run(self._serves)
         say(
             f"watching {', '.join(map(str, self.group.others))} of serving group {self.group.name}, "
-            f"answering at {self.group.own.address}:{self.group.port}"
+            f"answering at {self._where}"
         )
         while still_needed():
+            # A port that is taken is no reason to watch nobody: it is tried for as long as it takes.
+            self._answer()
             self.step()
             time.sleep(_EVERY_S)
 
-    def published(self) -> c.Mapping[str, t.Any]:
-        """Return the state as others read it."""
+    @property
+    def _where(self) -> str:
+        return f"{self.group.own.address}:{self.group.port}"
+
+    def _answer(self) -> None:
+        """Answer the other ranks, once there is a port for it."""
+        if self._server is not None:
+            return
+        try:
+            self._server = StateServer(self.group.own.address, self.group.port, self.published)
+            self._server.run()
+        except OSError as error:
+            self._complain(f"the other ranks cannot be answered at {self._where}", error)
+
+    def _complain(self, what: str, error: OSError) -> None:
+        """Say once that something does not work, which is tried again."""
+        line = f"{what}, which is tried again: {error.strerror or error}"
+        if line not in self._complaints:
+            self._complaints.add(line)
+            say(line)
+
+    def _write(self, word: _group_files.Word) -> bool:
+        """Leave word for the other processes of this rank, if there is room; the engine is ended without it, too."""
+        try:
+            self._files.write(word)
+        except OSError as error:
+            self._complain("no word can be left for the unit", error)
+            return False
+        return True
+
+    def published(self) -> c.Mapping[str, t.Any] | None:
+        """Return the state as others read it, None where it is too old to be told."""
         with self._lock:
+            if time.monotonic() - self._looked_at > _OLD_S:
+                return None
             return dataclasses.replace(self._state, now=time.time()).as_dict()
 
     def _serves(self) -> bool:
@@ -162,7 +206,7 @@ class Daemon:
             self._files.write(_group_files.Beat(token, time.monotonic()))
 
     def _observe(self) -> _group_rules.RankState:
-        unit = _instance.show(_command.run, self.unit)
+        unit = _instance.show(functools.partial(_command.run, timeout_s=_SYSTEMCTL_S), self.unit)
         stage = stage_of(unit, self._files)
         joined = self._files.round(unit.invocation)
         # A stopped rank has no round, whatever its last start went into.
@@ -184,31 +228,50 @@ class Daemon:
 
     def step(self) -> None:
         """Look once, and do what has to be done."""
+        looked_at = time.monotonic()
         before, state = self._state, self._observe()
         if state.token != before.token:
             for link in self._links:
                 link.forgive()
             self._heartbeat.forget()
         with self._lock:
-            self._state = state
+            self._state, self._looked_at = state, looked_at
         others = [link.seen() for link in self._links]
         waiting = refused = ""
         if state.stage == "open" and not state.round:
             meeting = _group_rules.meet(state, others)
             waiting, refused = meeting.waiting, meeting.refused
             if meeting.round:
-                self._files.write(_group_files.Round(state.token, meeting.round, meeting.tokens, time.monotonic()))
-                say(f"all ranks are ready: round {meeting.round} begins")
+                joined = _group_files.Round(state.token, meeting.round, meeting.tokens, time.monotonic())
+                if self._write(joined):
+                    say(f"all ranks are ready: round {meeting.round} begins")
         elif state.in_round:
             self._watch(state, others)
+        elif state.stage in ("open", "gating"):
+            self._withdraw(state, others)
         self._view(state, others, waiting, refused)
         self._tell()
 
-    def _watch(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
+    def _withdraw(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
+        """Take back a round before the engine is in it: the gate has closed again, or another rank has left."""
+        if self._files.round(state.token) is None:
+            return
+        loss = self._lost(state, others) if state.stage == "open" else None
+        if state.stage == "gating" or loss is not None:
+            say(f"the round is over before the engine started: {loss.cause if loss else 'the gate has closed again'}")
+            try:
+                self._files.withdraw(state.token)
+            except OSError as error:
+                self._complain("the round cannot be withdrawn", error)
+
+    def _lost(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> _group_rules.Loss | None:
         joined = self._files.round(state.token)
         tokens, began = (joined.tokens, joined.at) if joined else ((), 0.0)
         age_s = time.monotonic() - began
-        loss = _group_rules.lost(state, tokens, others, silence_s=self.group.silence_s, age_s=age_s)
+        return _group_rules.lost(state, tokens, others, silence_s=self.group.silence_s, age_s=age_s)
+
+    def _watch(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
+        loss = self._lost(state, others)
         if loss is not None:
             self._end(state, loss.cause, own=False, silent=loss.silent)
         elif self._heartbeat.failed:
@@ -216,11 +279,15 @@ class Daemon:
 
     def _end(self, state: _group_rules.RankState, cause: str, *, own: bool, silent: bool = False) -> None:
         """End the engine and start anew; the gate then waits until the others are there again."""
-        first = self._files.asked(state.token) is None
+        first = self._files.asked(state.token) is None and self._asked_token != state.token
+        self._asked_token = state.token
         if first:
             say(f"ending the engine: {cause}")
-            self._files.write(_group_files.Asked(state.token, cause, own, time.time()))
-            _status.StatusFile(self.instance).write(_status.Status("group", cause, failed=True, at=time.time()))
+            self._write(_group_files.Asked(state.token, cause, own, time.time()))
+            try:
+                _status.StatusFile(self.instance).write(_status.Status("group", cause, failed=True, at=time.time()))
+            except OSError as error:
+                self._complain("the status cannot be written", error)
         if silent:
             # A link that is down, or a box that reboots, is no failed try of this rank.
             _command.run(["systemctl", "reset-failed", self.unit], timeout_s=_SYSTEMCTL_S)
@@ -229,8 +296,10 @@ class Daemon:
         code, _out, err = _command.run(argv, timeout_s=_SYSTEMCTL_S)
         if code != 0:
             say(f"the unit could not be restarted, which is tried again: {err.strip()}")
-        elif first:
+        if self._stopped_token != state.token:
+            self._stopped_token = state.token
             # systemd gives an engine that still boots no order of its own, and time that a rank alone should not have.
+            # An order that seems to have failed may have been queued, and what ends the unit otherwise is as slow.
             stop = ["docker", "stop", "--time", str(_ENGINE_STOP_S), _instance.container_name(self.instance)]
             threading.Thread(target=_command.run, args=(stop,), daemon=True, name="stop").start()
 
@@ -240,7 +309,7 @@ class Daemon:
         """Leave word for the gate and for the readiness of this rank."""
         head = next((one.state for one in others if one.member.rank == 0 and one.silent_s <= _STORY_S), None)
         proving = [one for one in others if one.state and one.state.proving and one.state.round == state.round != ""]
-        self._files.write(
+        self._write(
             _group_files.View(
                 token=state.token,
                 waiting=waiting,
@@ -255,11 +324,12 @@ class Daemon:
     def _tell(self) -> None:
         """Say in the unit's journal why the last round ended, once all ranks have said what they know, or cannot."""
         ended = self._files.ended()
-        if ended is None or ended.round == self._files.told():
+        if ended is None or ended.round in (self._told_round, self._files.told()):
             return
         if self._ended_round != ended.round:
             self._ended_round, self._ended_at = ended.round, time.monotonic()
-        records = {self.group.own: ended}
+            self._left_at = self._ended_at
+        records, leaving = {self.group.own: ended}, False
         for link in self._links:
             seen = link.seen()
             if seen.state is not None and seen.state.ended is not None and seen.state.ended.round == ended.round:
@@ -267,11 +337,21 @@ class Daemon:
                 records[link.member] = dataclasses.replace(
                     there, at=there.at - link.offset_s, error_at=there.error_at - link.offset_s
                 )
-        if len(records) < len(self.group.members) and time.monotonic() - self._ended_at < _STORY_S:
+            elif seen.state is not None and seen.silent_s <= _group_rules.FRESH_S:
+                leaving |= seen.state.stage == "ending" or seen.state.round == ended.round
+        now = time.monotonic()
+        if leaving:
+            self._left_at = now
+        missing = len(records) < len(self.group.members)
+        if missing and now - self._left_at < _STORY_S and now - self._ended_at < _LEAVING_S:
             return
-        self._files.tell(ended.round)
         line = _group_rules.story(records)
         _journal.error(self.unit, f"serving group {self.group.name} has stopped on all boxes: {line}")
+        self._told_round = ended.round
+        try:
+            self._files.tell(ended.round)
+        except OSError as error:
+            self._complain("what was told cannot be remembered", error)
 
 
 def run(instance: str, settings: c.Mapping[str, t.Any], api_key: c.Callable[[], str]) -> int:

@@ -92,13 +92,16 @@ class Stopped:
     token: str
 
 
+Word = Gate | Round | View | Asked | Beat | Proven | Stopped | Ended
+
+
 class GroupFiles:
     """The files of one rank, each replaced as a whole."""
 
     def __init__(self, instance: str, folder: pathlib.Path | None = None) -> None:
         self._folder = (folder or FOLDER) / instance
 
-    def write(self, word: Gate | Round | View | Asked | Beat | Proven | Stopped | Ended) -> None:
+    def write(self, word: Word) -> None:
         """Replace the last word of its kind."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         path = self._path(type(word))
@@ -117,6 +120,11 @@ class GroupFiles:
         if not found or found.get("token") != token:
             return None
         return Round(token, str(found["name"]), tuple(found["tokens"]), float(found["at"]))
+
+    def withdraw(self, token: str) -> None:
+        """Forget the round that that start went into: it will need another one."""
+        if self.round(token) is not None:
+            self._path(Round).unlink(missing_ok=True)
 
     def view(self, now: float | None = None) -> View | None:
         """Return the daemon's last word, None where it has not said anything for a while."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
+import http
 import http.client
 import http.server
 import json
@@ -27,12 +28,15 @@ from ansible_collections.gb10.fleet.plugins.module_utils import _group_rules as 
 _ASK_EVERY_S: t.Final = 1.0
 _ANSWER_S: t.Final = 3.0
 _MAX_ANSWER: t.Final = 65536
+# A rank has few others, and each asks once a second; nobody else may take the daemon's threads and files from it.
+_MAX_CLIENTS: t.Final = 32
+_CLIENT_S: t.Final = 5.0
 # From the kernel's headers; Python's socket module does not name it everywhere. It lets a server listen at an address
 # that the box does not have yet, because its cable is not plugged in.
 _IP_FREEBIND: t.Final = 15
 _IPV6_FREEBIND: t.Final = 78
 
-State = c.Callable[[], c.Mapping[str, t.Any]]
+State = c.Callable[[], c.Mapping[str, t.Any] | None]
 
 
 class StateServer(http.server.ThreadingHTTPServer):
@@ -44,6 +48,8 @@ class StateServer(http.server.ThreadingHTTPServer):
     def __init__(self, address: str, port: int, state: State) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.state = state
+        self._clients: dict[socket.socket, float] = {}
+        self._clients_lock = threading.Lock()
         super().__init__((address, port), _Handler)
 
     def server_bind(self) -> None:
@@ -56,6 +62,32 @@ class StateServer(http.server.ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         # What http.server does here asks the name service, which a box may not reach.
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: t.Any, client_address: t.Any) -> None:
+        """Answer in a thread, of which there are only so many."""
+        with self._clients_lock:
+            accepted = len(self._clients) < _MAX_CLIENTS
+            if accepted:
+                self._clients[request] = time.monotonic() + _CLIENT_S
+        if accepted:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: t.Any) -> None:
+        """Close a connection, which makes room for another one."""
+        with self._clients_lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off who takes too long over all: http.server bounds only each single read."""
+        now = time.monotonic()
+        with self._clients_lock:
+            for request in [one for one, until in self._clients.items() if now > until]:
+                # Its thread then reads the end of the request, and closes it.
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: t.Any, client_address: t.Any) -> None:
         """Say nothing of a client that went away."""
@@ -74,7 +106,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: StateServer
 
     def do_GET(self) -> None:
-        body = json.dumps(self.server.state()).encode()
+        state = self.server.state()
+        if state is None:
+            self.send_error(503, "the daemon of this rank hangs")
+            return
+        body = json.dumps(state).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -141,7 +177,7 @@ class Link:
             state = rules.RankState.read(
                 fetch(self.member.address, self._port, self._source), self._instance, self.member.rank
             )
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except Exception as error:  # noqa: BLE001 - nothing that is answered may end the asking, for nobody begins it anew
             with self._lock:
                 self._error = _in_words(error)
                 self._refused = isinstance(error, ConnectionRefusedError)
@@ -167,9 +203,12 @@ def fetch(address: str, port: int, source: str = "", timeout_s: float = _ANSWER_
     connection = http.client.HTTPConnection(address, port, timeout=timeout_s, source_address=own)
     try:
         connection.request("GET", "/")
-        answer = connection.getresponse().read(_MAX_ANSWER + 1)
+        response = connection.getresponse()
+        answer = response.read(_MAX_ANSWER + 1)
     finally:
         connection.close()
+    if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+        raise rules.StateError("its daemon hangs")
     if len(answer) > _MAX_ANSWER:
         raise rules.StateError("its answer is too long")
     return json.loads(answer)
@@ -182,4 +221,6 @@ def _in_words(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
+    if isinstance(error, MemoryError):
+        return "this box has no memory left to hear it"
     return "what answers there is not another rank"

@@ -23,6 +23,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import hashlib
+import math
 import typing as t
 
 # What is older does not count as seen when ranks meet.
@@ -92,12 +93,12 @@ class Ended:
                 round=_text(data["round"]),
                 cause=_text(data["cause"]),
                 own=bool(data["own"]),
-                at=float(data["at"]),
+                at=_number(data["at"]),
                 error=_text(data.get("error", "")),
-                error_at=float(data.get("error_at", 0)),
+                error_at=_number(data.get("error_at", 0)),
                 echo=bool(data.get("echo", False)),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
 
@@ -138,7 +139,7 @@ class RankState:
         if not isinstance(data, dict) or data.get("instance") != instance or data.get("rank") != rank:
             raise StateError(f"what answers there is not rank {rank} of {instance}")
         stage, sees = data.get("stage"), data.get("sees")
-        if stage not in _STAGES or not isinstance(sees, dict):
+        if not isinstance(stage, str) or stage not in _STAGES or not isinstance(sees, dict):
             raise StateError(f"rank {rank} of {instance} speaks another language; deploy all boxes of the group")
         try:
             return cls(
@@ -151,10 +152,10 @@ class RankState:
                 sees={int(one): _text(token) for one, token in sees.items()},
                 said=_text(data["said"]),
                 ended=Ended.read(data.get("ended")),
-                now=float(data["now"]),
+                now=_number(data["now"]),
                 proving=data.get("proving") is True,
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise StateError(
                 f"rank {rank} of {instance} speaks another language; deploy all boxes of the group"
             ) from None
@@ -222,9 +223,18 @@ def meet(own: RankState, others: c.Sequence[Seen]) -> Meeting:
             continue
         if one.state.stage != "open":
             return Meeting(waiting=one.words())
-        if one.state.sees.get(own.rank) != own.token:
-            return Meeting(waiting=f"{one.member} does not see this rank yet")
+        unseen = _unseen(one.state, own, others)
+        if unseen:
+            return Meeting(waiting=f"{one.member} does not see {unseen} yet")
     return Meeting(round=name, tokens=tokens)
+
+
+def _unseen(state: RankState, own: RankState, others: c.Sequence[Seen]) -> str:
+    """Return whom another rank does not see; who sees all would else start without those who do not see each other."""
+    if state.sees.get(own.rank) != own.token:
+        return "this rank"
+    thirds = (one for one in others if one.member.rank != state.rank)
+    return next((str(one.member) for one in thirds if state.sees.get(one.member.rank) != one.token), "")
 
 
 def _in_order(own: RankState, others: c.Mapping[int, str]) -> tuple[str, ...]:
@@ -279,7 +289,11 @@ def story(records: c.Mapping[Member, Ended]) -> str:
     rank's end; an echo says nothing that the rank which left first does not say better.
     """
     own = {member: record for member, record in records.items() if record.own}
-    first, record = min((own or records).items(), key=lambda item: item[1].at)
+    # Whose error came first and is only an echo has followed another rank, however soon its engine had ended.
+    causes = {
+        member: record for member, record in own.items() if not (record.echo and 0 < record.error_at <= record.at)
+    }
+    first, record = min((causes or own or records).items(), key=lambda item: _left_at(item[1]))
     line = f"{first} left first: {record.cause}" if own else f"no rank left of itself: {record.cause}"
     errors = {member: one for member, one in records.items() if one.error and not one.echo}
     if errors:
@@ -287,6 +301,21 @@ def story(records: c.Mapping[Member, Ended]) -> str:
         if error.error not in line:
             line += f"; the first error, on {failed}: {error.error}"
     return line
+
+
+def _left_at(record: Ended) -> float:
+    """Return when a rank left: an error of its own comes before the end of the engine that it brings about."""
+    return min(record.at, record.error_at) if record.own and record.error_at and not record.echo else record.at
+
+
+def _number(value: object) -> float:
+    """Return a number that came over the network; NaN and infinity are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number
 
 
 def _text(value: object) -> str:

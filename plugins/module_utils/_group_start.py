@@ -68,6 +68,9 @@ def meet(wait: Wait, obstacle: c.Callable[[], str]) -> str:
         if hindered or begins or wait.clock() - looked_at >= _LOOK_EVERY_S:
             hindered, looked_at = obstacle(), wait.clock()
         wait.files.write(_group_files.Gate(wait.token, not hindered, since))
+        if hindered:
+            # The others do not wait in a round that this rank has not come into; it needs another one.
+            wait.files.withdraw(wait.token)
         view = wait.files.view(wait.clock())
         if view is not None and view.token == wait.token:
             if view.refused:
@@ -162,7 +165,12 @@ class Exit:
     code: str
     status: str
     failure: str = ""
-    ordered: bool = False
+    order: str = ""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a job of systemd's ended it."""
+        return bool(self.order)
 
     def cause(self) -> str:
         """Return in words how the engine ended."""
@@ -221,8 +229,8 @@ def ended(
 ) -> Ended | None:
     """Keep how this rank left its round, for the daemons of all ranks; None where it was in none."""
     asked = files.asked(how.token)
-    # The daemon's order, too, is a job of systemd's, but one that wants the unit up again.
-    if how.ordered and asked is None:
+    # A restart, of the daemon or of a person, wants the unit up again; a stop does not, also over the daemon's restart.
+    if how.order == "stop":
         files.write(_group_files.Stopped(how.token))
     joined = files.round(how.token)
     if joined is None:
@@ -257,12 +265,16 @@ def without_own_words(journal: str) -> str:
     return "\n".join(line for line in journal.splitlines() if not _OWN_WORDS.search(line))
 
 
-def was_ordered(unit: str) -> bool:
-    """Return whether a job of systemd's is what ends the unit: a person, a playbook, or the shutdown of the box."""
+def order(unit: str) -> str:
+    """Return the job of systemd's that ends the unit, "stop" or "restart", empty where none does.
+
+    It is the order of a person, a playbook, the daemon, or the shutdown of the box.
+    """
     argv = ["systemctl", "list-jobs", "--no-legend", "--no-pager", "--full", unit]
     _code, out, _err = _command.run(argv, timeout_s=_JOURNAL_S)
     jobs = [line.split() for line in out.splitlines()]
-    return any(len(job) > 2 and job[1] == unit and job[2] in ("stop", "restart") for job in jobs)
+    orders = (job[2] for job in jobs if len(job) > 2 and job[1] == unit)
+    return next((one for one in orders if one in ("stop", "restart")), "")
 
 
 def _seconds(stamp: str) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import errno
 import pathlib
 import time
 import typing as t
@@ -168,7 +169,20 @@ def test_a_healthy_round_is_left_alone(rank: Rank) -> None:
     rank.daemon.step()
     assert not rank.restarts()
     published = rank.daemon.published()
+    assert published is not None
     assert (published["stage"], published["round"], published["sees"]) == ("serving", TOGETHER, {"1": "b"})
+
+
+def test_a_state_that_is_old_is_not_told(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: now[0])
+    rank.daemon.step()
+    now[0] = 1010.0
+    assert rank.daemon.published() is not None
+    now[0] = 1011.0
+    assert rank.daemon.published() is None
+    rank.daemon.step()
+    assert rank.daemon.published() is not None
 
 
 def test_ranks_meet(rank: Rank) -> None:
@@ -187,6 +201,34 @@ def test_ranks_meet(rank: Rank) -> None:
     assert (joined.name, joined.tokens) == (_group_rules.round_of(("c", "b")), ("c", "b"))
 
 
+def test_a_round_that_the_gate_has_left_is_withdrawn(rank: Rank) -> None:
+    rank.is_in("activating", "start-pre")
+    rank.files.write(Gate("a", False, 1.0))
+    rank.daemon.step()
+    assert rank.files.round("a") is None
+
+
+@pytest.mark.parametrize("changes", [{"stage": "pausing", "round": ""}, {"silent_s": 30}])
+def test_a_round_that_another_rank_has_left_is_withdrawn_before_the_engine_starts(
+    rank: Rank, changes: dict[str, t.Any]
+) -> None:
+    rank.is_in("activating", "start-pre")
+    rank.files.write(Gate("a", True, 1.0))
+    rank.daemon.step()
+    assert rank.files.round("a") is not None
+    rank.other(**changes)
+    rank.daemon.step()
+    assert rank.files.round("a") is None
+    assert not rank.restarts()
+    # What refuses the start is heard again.
+    rank.link.known = dataclasses.replace(rank.link.known, given_up_s=60.0)
+    rank.other(stage="given-up", round="", said="no such flag")
+    rank.daemon.step()
+    view = rank.files.view()
+    assert view is not None
+    assert "no such flag" in view.refused
+
+
 def test_a_rank_whose_partner_is_gone_starts_anew_and_says_why(rank: Rank) -> None:
     rank.other(stage="pausing", round="")
     rank.daemon.step()
@@ -199,6 +241,43 @@ def test_a_rank_whose_partner_is_gone_starts_anew_and_says_why(rank: Rank) -> No
     assert status.failed
     assert status.message == "rank 1 (spark-2) is about to start again"
     assert not [one for one in rank.ran if "reset-failed" in one]
+
+
+class Thread:
+    """A thread that runs at once, so that a test need not wait for it."""
+
+    def __init__(self, target: c.Callable[..., object], args: tuple[object, ...] = (), **_options: object) -> None:
+        self.start = lambda: target(*args)
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_the_container_is_told_to_end_once_also_where_systemd_refuses(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    codes = [1] * failures
+    works = _command.run
+
+    def run(argv: list[str], **options: t.Any) -> tuple[int, str, str]:
+        code, out, err = works(argv, **options)
+        return (codes.pop() if codes and argv[1] == "try-restart" else code), out, err
+
+    monkeypatch.setattr(_command, "run", run)
+    monkeypatch.setattr(_group_daemon.threading, "Thread", Thread)
+    rank.other(stage="stopped", round="")
+    for _step in range(3):
+        rank.daemon.step()
+    assert len(rank.restarts()) == 3
+    assert [one for one in rank.ran if one.startswith("docker")] == ["docker stop --time 30 vllm-writer"]
+
+
+def test_a_daemon_that_was_started_anew_meanwhile_tells_the_container_to_end(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_group_daemon.threading, "Thread", Thread)
+    rank.files.write(_group_files.Asked("a", "rank 1 (spark-2) is stopped", own=False))
+    rank.other(stage="stopped", round="")
+    rank.daemon.step()
+    assert [one for one in rank.ran if one.startswith("docker")] == ["docker stop --time 30 vllm-writer"]
 
 
 def test_a_link_that_is_down_costs_no_try(rank: Rank) -> None:
@@ -241,6 +320,78 @@ def test_a_word_that_cannot_be_written_does_not_end_the_heartbeat(rank: Rank, mo
     assert rank.files.beat("a") is None
 
 
+def fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave no room in /run."""
+
+    def write(*_arguments: object, **_options: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_text", write)
+
+
+def test_a_rank_alone_is_ended_also_where_no_word_can_be_left(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(monkeypatch)
+    rank.other(stage="stopped", round="")
+    rank.daemon.step()
+    rank.daemon.step()
+    assert len(rank.restarts()) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said.count("ending the engine: rank 1 (spark-2) is stopped") == 1
+    assert len([line for line in said if line.startswith("no word can be left for the unit")]) == 1
+
+
+def test_no_round_begins_that_cannot_be_written(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank.is_in("activating", "start-pre", "c")
+    rank.files.write(Gate("c", True, 1.0))
+    rank.other(stage="open", round="", sees={0: "c"})
+    fill(monkeypatch)
+    rank.daemon.step()
+    assert rank.files.round("c") is None
+    assert "begins" not in capsys.readouterr().out
+
+
+def test_the_end_of_a_round_is_told_once_also_where_that_cannot_be_remembered(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.files.write(ended())
+    rank.other(stage="pausing", round="", ended=ended(at=9.0, own=False))
+    fill(monkeypatch)
+    rank.daemon.step()
+    rank.daemon.step()
+    assert len(rank.journal) == 1
+
+
+def test_a_rank_whose_port_is_taken_watches_the_others_and_answers_when_it_is_free(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[int] = []
+    tries: list[int] = []
+
+    class Server:
+        def __init__(self, *_arguments: object) -> None:
+            tries.append(1)
+            if len(tries) <= 2:
+                raise OSError(errno.EADDRINUSE, "Address already in use")
+
+        def run(self) -> None:
+            begun.append(len(tries))
+
+    for kind in (Link, _group_daemon._heartbeat.Heartbeat):
+        monkeypatch.setattr(kind, "run", lambda *_arguments: None, raising=False)
+    monkeypatch.setattr(_group_daemon.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(_group_daemon, "StateServer", Server)
+    rank.other(stage="stopped", round="")
+    needed = [True] * 4
+    rank.daemon.run(lambda: bool(needed and needed.pop()))
+    assert len(rank.restarts()) == 4
+    assert begun == [3]
+    assert capsys.readouterr().out.count("192.0.2.1:29511, which is tried again: Address already in use") == 1
+
+
 @pytest.mark.parametrize(("active", "sub"), [("deactivating", "stop"), ("inactive", "dead"), ("failed", "failed")])
 def test_a_rank_without_an_engine_is_not_restarted(rank: Rank, active: str, sub: str) -> None:
     rank.is_in(active, sub)
@@ -267,6 +418,7 @@ def test_the_end_of_a_round_is_told_without_a_rank_that_does_not_speak(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank.files.write(ended(cause="rank 1 (spark-2) has not answered", own=False))
+    rank.other(silent_s=30)
     rank.daemon.step()
     later = _group_daemon.time.monotonic() + 60
     monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: later)
@@ -274,6 +426,41 @@ def test_the_end_of_a_round_is_told_without_a_rank_that_does_not_speak(
     assert rank.journal == [
         "serving group pair has stopped on all boxes: no rank left of itself: rank 1 (spark-2) has not answered"
     ]
+
+
+@pytest.mark.parametrize("other", [{"stage": "ending", "round": ""}, {"stage": "serving"}])
+def test_the_end_of_a_round_is_told_after_a_rank_that_still_leaves_has_left(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, other: dict[str, t.Any]
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: now[0])
+    rank.is_in("activating", "auto-restart")
+    rank.files.write(ended(cause="its engine ended by itself with exit status 1", at=10.0))
+    rank.other(**other)
+    for moment in (1000.0, 1016.0, 1060.0):
+        now[0] = moment
+        rank.daemon.step()
+    assert not rank.journal
+    rank.other(stage="pausing", round="", ended=ended(at=9.0))
+    rank.daemon.step()
+    assert rank.journal == ["serving group pair has stopped on all boxes: rank 1 (spark-2) left first: it was killed"]
+
+
+def test_the_end_of_a_round_is_told_without_a_rank_that_never_leaves(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: now[0])
+    rank.is_in("activating", "auto-restart")
+    rank.files.write(ended())
+    rank.other(stage="ending", round="")
+    for moment in (1000.0, 1100.0, 1179.0):
+        now[0] = moment
+        rank.daemon.step()
+    assert not rank.journal
+    now[0] = 1180.0
+    rank.daemon.step()
+    assert len(rank.journal) == 1
 
 
 def test_the_view_for_a_follower_names_the_round_that_its_head_serves(rank: Rank) -> None:
@@ -295,14 +482,14 @@ def test_a_rank_is_being_proven_while_its_box_switches_and_has_not_said_that_it_
 ) -> None:
     monkeypatch.setattr(_generation.Store, "switching", True)
     rank.daemon.step()
-    assert rank.daemon.published()["proving"] is True
+    assert (rank.daemon.published() or {})["proving"] is True
     rank.files.write(_group_files.Proven("a"))
     rank.daemon.step()
-    assert rank.daemon.published()["proving"] is False
+    assert (rank.daemon.published() or {})["proving"] is False
     # The next start of it has to be proven again.
     rank.is_in("active", "running", "a2")
     rank.daemon.step()
-    assert rank.daemon.published()["proving"] is True
+    assert (rank.daemon.published() or {})["proving"] is True
 
 
 @pytest.mark.parametrize(

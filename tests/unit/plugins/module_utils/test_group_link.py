@@ -12,6 +12,7 @@ import http.server
 import json
 import socket
 import threading
+import time
 import typing as t
 
 import pytest
@@ -98,6 +99,73 @@ def test_what_is_not_the_other_rank_is_not_heard(
     link.ask()
     assert link.seen().state is None
     assert says in link.seen().error
+
+
+@pytest.mark.parametrize("answer", ["[" * 60000, '{"stage": ' + "[" * 60000, "9" * 5000, "\x00", ""])
+def test_no_answer_ends_the_asking(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr(_group_link, "fetch", lambda *_arguments: json.loads(answer))
+    link = _group_link.Link(LOOPBACK, "writer", 1)
+    link.ask()
+    assert link.seen().error == "what answers there is not another rank"
+    monkeypatch.setattr(_group_link, "fetch", lambda *_arguments: STATE.as_dict())
+    link.ask()
+    assert link.seen().state == STATE
+    assert link.seen().error == ""
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread"), TypeError("x")])
+def test_no_fault_of_this_box_ends_the_asking(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_arguments: object) -> object:
+        raise error
+
+    monkeypatch.setattr(_group_link, "fetch", fail)
+    link = _group_link.Link(LOOPBACK, "writer", 1)
+    link.ask()
+    assert link.seen().state is None
+    assert link.seen().error
+
+
+def test_a_daemon_that_does_not_look_any_more_is_not_heard() -> None:
+    with _group_link.StateServer("127.0.0.1", 0, lambda: None) as server:
+        server.run()
+        link = _group_link.Link(LOOPBACK, "writer", server.server_address[1])
+        link.ask()
+        server.shutdown()
+    assert link.seen().state is None
+    assert link.seen().error == "its daemon hangs"
+    assert not link.seen().refused
+
+
+def connect(server: _group_link.StateServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_port), timeout=30)
+
+
+def test_who_takes_too_long_is_cut_off_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_group_link, "_MAX_CLIENTS", 2)
+    monkeypatch.setattr(_group_link, "_CLIENT_S", 1000.0)
+    with _group_link.StateServer("127.0.0.1", 0, STATE.as_dict) as server:
+        slow = [connect(server), connect(server)]
+        for _one in slow:
+            server.handle_request()
+        with connect(server) as refused:
+            server.handle_request()
+            assert refused.recv(1) == b""
+        assert len(server._clients) == 2
+        for one in slow:
+            one.sendall(b"GET / HT")
+        later = time.monotonic() + 1001
+        monkeypatch.setattr(_group_link.time, "monotonic", lambda: later)
+        server.service_actions()
+        for one in slow:
+            with one:
+                assert one.recv(1) == b""
+        while server._clients:
+            time.sleep(0.01)
+        server.run()
+        link = _group_link.Link(LOOPBACK, "writer", server.server_port)
+        link.ask()
+        server.shutdown()
+    assert link.seen().state == STATE
 
 
 def test_nobody_there_is_said_in_words() -> None:

@@ -88,6 +88,15 @@ def test_of_three_ranks_one_that_waits_for_its_memory_holds_all() -> None:
     assert rules.meet(state(), [ready, opened]).tokens == ("a", "b", "c")
 
 
+@pytest.mark.parametrize("sees", [{0: "a"}, {0: "a", 2: "of an earlier start"}])
+def test_of_three_ranks_none_starts_while_two_do_not_see_each_other(sees: dict[int, str]) -> None:
+    second = rules.Seen(member=FOLLOWER, state=state(1, sees=sees), silent_s=1)
+    third = dataclasses.replace(state(), rank=2, token="c", sees={0: "a", 1: "b"})
+    meeting = rules.meet(state(), [second, rules.Seen(member=THIRD, state=third, silent_s=1)])
+    assert not meeting.round
+    assert meeting.waiting == "rank 1 (spark-2) does not see rank 2 (spark-3) yet"
+
+
 SERVING = state(stage="serving", round=TOGETHER)
 
 
@@ -167,6 +176,29 @@ def test_the_story_names_who_left_first_and_the_first_error_that_is_no_echo() ->
     )
 
 
+def test_the_story_does_not_blame_who_only_ended_sooner() -> None:
+    cause = "its engine ended by itself with exit status 1"
+    failed = rules.Ended(round="r", cause=cause, own=True, at=9.0, error="RuntimeError: CUDA error", error_at=6.0)
+    for echoes in (
+        rules.Ended(round="r", cause=cause, own=True, at=7.0, error="EngineDeadError", error_at=6.5, echo=True),
+        rules.Ended(round="r", cause=cause, own=True, at=7.0),
+    ):
+        assert rules.story({HEAD: echoes, FOLLOWER: failed}).startswith("rank 1 (spark-2) left first")
+    # Also where the one that failed has written no error at all.
+    silent = dataclasses.replace(failed, error="", error_at=0.0)
+    echo = rules.Ended(round="r", cause=cause, own=True, at=7.0, error="EngineDeadError", error_at=6.5, echo=True)
+    assert rules.story({HEAD: echo, FOLLOWER: silent}).startswith("rank 1 (spark-2) left first")
+
+
+def test_an_echo_after_the_rank_was_told_to_end_takes_no_blame_from_it() -> None:
+    told = rules.Ended(
+        round="r", cause="its container was told to end (SIGTERM)", own=True, at=5.0,
+        error="EngineDeadError", error_at=6.0, echo=True,
+    )  # fmt: skip
+    failed = rules.Ended(round="r", cause="it failed", own=True, at=9.0, error="RuntimeError: x", error_at=6.5)
+    assert rules.story({HEAD: told, FOLLOWER: failed}).startswith("rank 0 (spark-1) left first")
+
+
 def test_the_story_blames_nobody_for_a_link() -> None:
     records = {
         HEAD: rules.Ended(round="r", cause="rank 1 (spark-2) has not answered for 20 s", own=False, at=1.0),
@@ -199,12 +231,25 @@ def test_what_is_published_is_read_back() -> None:
         {**state(1).as_dict(), "sees": {"x": "a"}},
         {**state(1).as_dict(), "token": 5},
         {**state(1).as_dict(), "now": "soon"},
+        {**state(1).as_dict(), "now": 10**400},
+        {**state(1).as_dict(), "now": float("nan")},
+        {**state(1).as_dict(), "now": float("inf")},
+        {**state(1).as_dict(), "stage": []},
+        {**state(1).as_dict(), "stage": {}},
         {key: value for key, value in state(1).as_dict().items() if key != "spec"},
     ],
 )
 def test_an_answer_of_something_else_is_refused(answer: object) -> None:
     with pytest.raises(rules.StateError, match="rank 1 of writer"):
         rules.RankState.read(answer, "writer", 1)
+
+
+@pytest.mark.parametrize("moment", [10**400, float("nan"), float("-inf"), "5", None, True])
+@pytest.mark.parametrize("key", ["at", "error_at"])
+def test_an_end_without_a_usable_time_is_none(key: str, moment: object) -> None:
+    record = {**dataclasses.asdict(GONE), key: moment}
+    assert rules.Ended.read(record) is None
+    assert rules.RankState.read({**state(1).as_dict(), "ended": record}, "writer", 1).ended is None
 
 
 def test_a_text_from_the_network_is_one_short_line_without_control_characters() -> None:

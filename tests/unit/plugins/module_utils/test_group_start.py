@@ -83,6 +83,20 @@ def test_memory_that_is_gone_again_closes_the_gate(tmp_path: pathlib.Path) -> No
     assert "10 GiB too little" in world.said[-1]
 
 
+def test_a_gate_that_has_closed_waits_for_another_round(tmp_path: pathlib.Path) -> None:
+    def short(world: World) -> None:
+        world.obstacle = "10 GiB too little"
+        world.round()
+
+    def enough(world: World) -> None:
+        world.obstacle = ""
+        world.view()
+
+    world = World(tmp_path, {5: short, 10: enough, 30: lambda w: w.round("another")})
+    assert world.meet() == ""
+    assert world.now == 1030
+
+
 def test_a_start_is_refused_when_another_rank_has_given_up(tmp_path: pathlib.Path) -> None:
     world = World(tmp_path, {4: lambda w: w.view(refused="rank 1 (spark-2) stays down: no such flag")})
     assert world.meet() == "rank 1 (spark-2) stays down: no such flag"
@@ -193,7 +207,7 @@ def exit_of(**changes: t.Any) -> _group_start.Exit:
         (exit_of(result="exit-code", status="137"), "its container was killed (exit status 137)"),
         (exit_of(result="signal", code="killed", status="KILL"), "its engine ended (signal, killed KILL)"),
         (exit_of(failure="dead: no such flag"), "dead: no such flag"),
-        (exit_of(failure="dead: no such flag", ordered=True), "it was stopped by an order to systemd"),
+        (exit_of(failure="dead: no such flag", order="stop"), "it was stopped by an order to systemd"),
     ],
 )
 def test_how_an_engine_ended_is_kept_in_words(tmp_path: pathlib.Path, how: _group_start.Exit, says: str) -> None:
@@ -212,7 +226,7 @@ def test_an_engine_that_the_daemon_ended_is_not_what_left_first(tmp_path: pathli
     error = _boot_errors.BootError(
         log="", message="RuntimeError: x", kind="exception", order=1, stamp="44.5", echo=True
     )
-    kept = _group_start.ended(files, exit_of(ordered=True), error, 50.0)
+    kept = _group_start.ended(files, exit_of(order="restart"), error, 50.0)
     assert kept is not None
     assert (kept.cause, kept.own) == ("rank 1 (spark-2) is stopped", False)
     assert (kept.error, kept.error_at, kept.echo) == ("RuntimeError: x", 44.5, True)
@@ -226,7 +240,7 @@ TOLD = _group_start.Signal("SIGTERM", 30.0)
     [
         # docker stop: the head fails 10 s before the follower has ended, and is still not what left first.
         (
-            exit_of(ordered=True, status="137"),
+            exit_of(order="stop", status="137"),
             Asked("a", "rank 0 (spark-1) left", own=False, at=40.0),
             TOLD,
             ("its container was told to end (SIGTERM)", True, 30.0),
@@ -238,16 +252,16 @@ TOLD = _group_start.Signal("SIGTERM", 30.0)
             _group_start.Signal("SIGKILL", 30.0),
             ("its container was killed (exit status 137)", True, 30.0),
         ),
-        (exit_of(ordered=True), None, TOLD, ("it was stopped by an order to systemd", True, 30.0)),
+        (exit_of(order="stop"), None, TOLD, ("it was stopped by an order to systemd", True, 30.0)),
         (exit_of(failure="dead: no such flag"), None, TOLD, ("dead: no such flag", True, 30.0)),
         # The daemon's own docker stop comes after its reason.
         (
-            exit_of(ordered=True),
+            exit_of(order="stop"),
             Asked("a", "rank 0 (spark-1) left", own=False, at=20.0),
             TOLD,
             ("rank 0 (spark-1) left", False, 20.0),
         ),
-        (exit_of(ordered=True), Asked("a", "it hangs", own=True, at=20.0), TOLD, ("it hangs", True, 20.0)),
+        (exit_of(order="stop"), Asked("a", "it hangs", own=True, at=20.0), TOLD, ("it hangs", True, 20.0)),
     ],
 )
 def test_a_rank_has_left_when_it_was_told_to(
@@ -295,7 +309,7 @@ def test_what_docker_says_of_signals_is_not_trusted(
 
 def test_a_start_that_was_stopped_by_an_order_is_known_as_such(tmp_path: pathlib.Path) -> None:
     files = _group_files.GroupFiles("writer", tmp_path)
-    assert _group_start.ended(files, exit_of(ordered=True), None, 50.0) is None
+    assert _group_start.ended(files, exit_of(order="stop"), None, 50.0) is None
     assert files.stopped("a")
     assert not files.stopped("b")
 
@@ -305,7 +319,21 @@ def test_an_order_of_the_daemon_is_no_stop(tmp_path: pathlib.Path) -> None:
     files = _group_files.GroupFiles("writer", tmp_path)
     files.write(Round("a", "r", ("a", "b"), 1.0))
     files.write(Asked("a", "rank 1 (spark-2) left", own=False))
-    assert _group_start.ended(files, exit_of(ordered=True), None, 50.0) is not None
+    assert _group_start.ended(files, exit_of(order="restart"), None, 50.0) is not None
+    assert not files.stopped("a")
+
+
+def test_a_stop_over_the_restart_of_the_daemon_is_a_stop(tmp_path: pathlib.Path) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    files.write(Asked("a", "rank 1 (spark-2) is stopped", own=False))
+    _group_start.ended(files, exit_of(order="stop", status="143"), None, 50.0)
+    assert files.stopped("a")
+
+
+def test_a_restart_by_a_person_is_no_stop(tmp_path: pathlib.Path) -> None:
+    """Else a rank whose start limit refuses the new start would never say that it stays down."""
+    files = _group_files.GroupFiles("writer", tmp_path)
+    _group_start.ended(files, exit_of(order="restart"), None, 50.0)
     assert not files.stopped("a")
 
 
@@ -327,18 +355,18 @@ def test_a_start_that_never_came_to_a_round_leaves_no_record(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize(
-    ("jobs", "ordered"),
+    ("jobs", "order"),
     [
-        ("", False),
-        ("31 vllm-writer.service start running\n", False),
-        ("31 vllm-writer.service restart running\n", True),
-        ("31 vllm-writer.service stop running\n32 vllm-other.service start waiting\n", True),
-        ("32 vllm-other.service stop running\n", False),
+        ("", ""),
+        ("31 vllm-writer.service start running\n", ""),
+        ("31 vllm-writer.service restart running\n", "restart"),
+        ("31 vllm-writer.service stop running\n32 vllm-other.service start waiting\n", "stop"),
+        ("32 vllm-other.service stop running\n", ""),
     ],
 )
-def test_an_order_is_a_job_that_ends_the_unit(monkeypatch: pytest.MonkeyPatch, jobs: str, ordered: bool) -> None:
+def test_an_order_is_a_job_that_ends_the_unit(monkeypatch: pytest.MonkeyPatch, jobs: str, order: str) -> None:
     monkeypatch.setattr(_command, "run", lambda _argv, **_options: (0, jobs, ""))
-    assert _group_start.was_ordered("vllm-writer.service") is ordered
+    assert _group_start.order("vllm-writer.service") == order
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"token": "a"}', '{"token": "a", "more": 1}'])
