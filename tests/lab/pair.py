@@ -45,10 +45,10 @@ fabric_verify_timeout: 20
 HOST_VARS = "serving_env: {NCCL_NET: Socket}\nserving_devices: []\n"
 
 
-def inventory(folder: pathlib.Path) -> pathlib.Path:
-    """Return an inventory in which both boxes of the lab are one serving group, called pair."""
+def inventory(folder: pathlib.Path, more: str = "") -> pathlib.Path:
+    """Return an inventory in which both boxes of the lab are one serving group, pair; ``more`` is said of it, too."""
     text = (
-        f"serving_group:\n  model_role: {NAME}\n  tensor_parallel_size: 2\n"
+        f"serving_group:\n  model_role: {NAME}\n  tensor_parallel_size: 2\n{more}"
         f"  silence_seconds: {SILENCE_S}\n  heartbeat_seconds: {HEARTBEAT_S}\n"
         f"vllm_server_boot_timeout: {BACK_S}\n{FABRIC}"
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import json
 import os
 import pathlib
 import time
@@ -55,6 +56,43 @@ def test_both_boxes_serve_one_engine(inventory: pathlib.Path) -> None:
     assert again.status == "successful", again.failures
     assert [again.count("changed", box) for box in BOXES] == [0, 0]
     assert states == [{**pair.state(box), "now": was["now"]} for box, was in zip(BOXES, states, strict=True)]
+
+
+def deployed() -> dict[str, tuple[str, str]]:
+    """Return what each rank tells the other one of its deployment, and what its box has on record."""
+    record = f"cat /var/lib/gb10-fleet/records/{NAME}.json"
+    return {box: (pair.state(box)["spec"], json.loads(kit.on_box(box, record))["spec"]) for box in BOXES}
+
+
+def test_a_group_goes_back_as_one_where_the_proof_of_its_head_fails(
+    inventory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    assert inventory.exists()
+    before = deployed()
+    # Both ranks start well. Only the head has anybody to ask for a tool call, and the model has never seen one.
+    tools = "  args: {enforce_eager: true, enable_auto_tool_choice: true, tool_call_parser: hermes}\n"
+    run = kit.play(limit="pair", inventory=pair.inventory(tmp_path, tools))
+    assert run.status == "failed", run.output
+    said = "\n".join(run.failures)
+    assert "vllm-coordinator.service was proven, and has ended while the other ranks were still being proven" in said
+    # Each box has gone back by itself, with the other one: nobody had to tell it.
+    assert said.count("was restored and serves again") == 2, said
+    assert deployed() == before
+    assert pair.served()
+
+
+def test_a_group_is_rolled_back_as_one(inventory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    before = deployed()
+    run = kit.play(limit="pair", inventory=pair.inventory(tmp_path, "  env: {PAIR_OF_THE_LAB: '2'}\n"))
+    assert run.status == "successful", run.failures
+    assert all(deployed()[box] != before[box] for box in BOXES)
+    alone = kit.play(limit=HEAD, inventory=inventory, playbook="playbooks/rollback.yml")
+    assert alone.status == "failed"
+    assert "start and stop together only" in "\n".join(alone.failures)
+    back = kit.play(limit="pair", inventory=inventory, playbook="playbooks/rollback.yml")
+    assert back.status == "successful", back.failures
+    assert deployed() == before
+    assert pair.served()
 
 
 @dataclasses.dataclass(frozen=True)
