@@ -40,7 +40,7 @@ class SwitchError(Exception):
     """An instance did not come up, or its proof failed. The text says which, and why."""
 
 
-# How often going back is tried where something on the box is in the way; a minute of it may pass by itself.
+# How often going back is tried where something on the box is in the way: ten minutes, with the pauses of its unit.
 _TRIES: t.Final = 40
 
 # What fails a switch, and so has the box go back.
