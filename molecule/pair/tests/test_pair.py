@@ -70,7 +70,7 @@ def test_a_group_goes_back_as_one_where_the_proof_of_its_head_fails(
     assert inventory.exists()
     before = deployed()
     # Both ranks start well. Only the head has anybody to ask for a tool call, and the model has never seen one.
-    tools = "  args: {enforce_eager: true, enable_auto_tool_choice: true, tool_call_parser: hermes}\n"
+    tools = "  tool_call_parser: hermes\n"
     run = kit.play(limit="pair", inventory=pair.inventory(tmp_path, tools))
     assert run.status == "failed", run.output
     said = "\n".join(run.failures)
