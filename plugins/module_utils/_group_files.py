@@ -92,7 +92,7 @@ class Stopped:
     token: str
 
 
-Word = Gate | Round | View | Asked | Beat | Proven | Stopped | Ended
+Word: t.TypeAlias = "Gate | Round | View | Asked | Beat | Proven | Stopped | Ended"
 
 
 class GroupFiles:

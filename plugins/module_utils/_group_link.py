@@ -36,7 +36,7 @@ _CLIENT_S: t.Final = 5.0
 _IP_FREEBIND: t.Final = 15
 _IPV6_FREEBIND: t.Final = 78
 
-State = c.Callable[[], c.Mapping[str, t.Any] | None]
+State = c.Callable[[], "c.Mapping[str, t.Any] | None"]
 
 
 class StateServer(http.server.ThreadingHTTPServer):
