@@ -206,14 +206,7 @@ def test_what_was_undone_is_no_generation_to_go_back_to(box: Box) -> None:
 
 def test_a_way_back_that_leads_nowhere_ends(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     box.serve(OLD)
-    place = _generation.Store.place
-
-    def full(store: _generation.Store, wanted: _generation.Generation) -> bool:
-        if wanted.id == OLD.id:
-            raise OSError(30, "Read-only file system")
-        return place(store, wanted)
-
-    monkeypatch.setattr(_generation.Store, "place", full)
+    cannot_be_placed(monkeypatch, OLD, OSError(30, "Read-only file system"))
     box.broken.add("new")
     box.ask(NEW)
     tries = 0
@@ -281,16 +274,21 @@ def test_an_emptied_box_serves_nothing_and_can_be_filled_again(box: Box) -> None
     assert box.serves(OLD)
 
 
-def test_a_trouble_of_the_box_sends_it_back_as_a_failed_proof_does(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    box.serve(OLD)
+def cannot_be_placed(monkeypatch: pytest.MonkeyPatch, which: _generation.Generation, error: OSError) -> None:
+    """Have the disk refuse the files of one generation."""
     place = _generation.Store.place
 
-    def full(store: _generation.Store, wanted: _generation.Generation) -> bool:
-        if wanted.id == NEW.id:
-            raise OSError(28, "No space left on device")
+    def refuse(store: _generation.Store, wanted: _generation.Generation) -> bool:
+        if wanted.id == which.id:
+            raise error
         return place(store, wanted)
 
-    monkeypatch.setattr(_generation.Store, "place", full)
+    monkeypatch.setattr(_generation.Store, "place", refuse)
+
+
+def test_a_trouble_of_the_box_sends_it_back_as_a_failed_proof_does(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.serve(OLD)
+    cannot_be_placed(monkeypatch, NEW, OSError(28, "No space left on device"))
     last = box.serve(NEW)
     assert last.outcome == "restored"
     assert "No space left on device" in last.message
