@@ -193,17 +193,19 @@ class Deployment:
         }
 
     def _prove(self, wanted: _generation.Generation, prove: c.Callable[..., _proof.Proof]) -> Outcome:
+        busy = []
         for one in wanted.members:
             proof = prove(one.name, one.settings, booted=False)
             if proof.busy:
-                message = f"{proof.reason} It was not touched: nothing of it has changed, and others keep it busy."
-                return Outcome(False, message, wanted.id)
-            if not proof.ok:
+                busy.append(f"{proof.reason} It was not touched: nothing of it has changed, and others keep it busy.")
+            elif not proof.ok:
                 message = (
                     f"{proof.reason} It was not touched: nothing of it has changed. `systemctl restart "
                     f"{_instance.unit_name(one.name)}` starts it anew."
                 )
                 return Outcome(False, message, wanted.id, failed=True)
+        if busy:
+            return Outcome(False, " ".join(busy), wanted.id)
         return Outcome(False, f"generation {wanted.id} serves and answers: {wanted.about}", wanted.id)
 
     def _joins(self, name: str) -> bool:

@@ -111,17 +111,19 @@ def _asked(
     unit: str, settings: c.Mapping[str, t.Any], within_s: float, progress: Progress, *, patient: bool
 ) -> _probe.Verdict:
     """Return the verdict about an engine; with ``patient`` one that is busy with others is given more time."""
-    verdict, times = None, (1, _BUSY_TIMES) if patient else (1,)
-    for share in times:
-        verdict = _probe.wait_until_ready(
+
+    def ask(timeout: float) -> _probe.Verdict:
+        return _probe.wait_until_ready(
             options(settings, full=True),
-            timeout=share * within_s,
+            timeout=timeout,
             process=_process_state.unit_check(unit),
             progress=progress,
         )
-        if verdict.ready or verdict.stage not in _UNDECIDED:
-            break
-    return t.cast("_probe.Verdict", verdict)
+
+    verdict = ask(within_s)
+    if patient and verdict.stage in _UNDECIDED:
+        verdict = ask(_BUSY_TIMES * within_s)
+    return verdict
 
 
 def boot_of(unit: str, settings: c.Mapping[str, t.Any], read_log: ReadLog) -> dict[str, t.Any]:

@@ -86,6 +86,15 @@ def test_an_unchanged_instance_that_others_keep_busy_is_no_failure(box: Box) -> 
     assert "restart" not in outcome.message
 
 
+def test_a_busy_instance_hides_no_other_one_that_does_not_answer(box: Box) -> None:
+    both = generation(neighbour="beside", writer="old")
+    serve(box, both)
+    proofs = {"neighbour": _proof.Proof(False, "It is busy.", busy=True), "writer": _proof.Proof(False, "It hangs.")}
+    outcome = serve(box, both, prove=lambda name, *_args, **_options: proofs[name])
+    assert outcome.failed
+    assert "It hangs." in outcome.message
+
+
 def test_a_file_that_was_edited_by_hand_is_put_right_without_a_restart(box: Box) -> None:
     serve(box, OLD)
     unit = box.unit_file("writer")
