@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -100,6 +101,8 @@ def up(lab: Lab, specs: list[HostSpec]) -> None:
     lab.cache.mkdir(parents=True, exist_ok=True)
     remove_tree(lab.tmp)
     built = build_all(lab, client, sorted({spec.suite for spec in specs} | {"trixie"}))
+    # Gigabytes that are still to be written would keep the boxes waiting for the disk when they are first asked something.
+    os.sync()
     began = time.monotonic()
     plan = hosts.ensure_networks(lab, client)
     key = ssh.client_key(lab).with_suffix(".pub").read_text(encoding="utf-8")
