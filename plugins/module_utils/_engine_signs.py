@@ -19,6 +19,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._process_state import C
 
 # How often counters are read again within one look.
 _READS: t.Final = 5
+# The share of the KV cache in use, by its name today and up to 0.11.2, see _engine_metrics.
+_KV_USAGE: t.Final = ("kv_cache_usage_perc", "gpu_cache_usage_perc")
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})?\s+([^\s]+)\s*$", re.MULTILINE)
 _STATS = re.compile(
     r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s,?\s+"
@@ -28,13 +30,19 @@ _STATS = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counters:
-    """Work done and work at hand, summed over the engines of one server."""
+    """Work done and work at hand, summed over the engines of one server.
+
+    ``kv_usage`` is the share of the KV cache in use, from 0 to 1 an engine. While a long prompt is computed chunk by
+    chunk it alone changes: vLLM counts tokens and steps only where a step has an output, and a chunk has none, but it
+    publishes the state of its scheduler after every step (EngineCore and AsyncLLM of 0.32.0, read 2026-11-30).
+    """
 
     generation_tokens: int
     prompt_tokens: int
     steps: int
     running: int
     waiting: int
+    kv_usage: float = 0.0
 
     @classmethod
     def from_metrics(cls, text: str) -> Counters | None:
@@ -55,15 +63,17 @@ class Counters:
             steps=int(sums.get("iteration_tokens_total_count", 0)),
             running=int(sums["num_requests_running"]),
             waiting=int(sums.get("num_requests_waiting", 0)),
+            kv_usage=next((sums[name] for name in _KV_USAGE if name in sums), 0.0),
         )
+
+    @property
+    def work(self) -> tuple[float, ...]:
+        """What is another after a step than it was before."""
+        return self.generation_tokens, self.prompt_tokens, self.steps, self.kv_usage
 
     def worked_since(self, before: Counters) -> bool:
         """Whether the engine made a step, or a token, between two readings."""
-        return (self.generation_tokens, self.prompt_tokens, self.steps) != (
-            before.generation_tokens,
-            before.prompt_tokens,
-            before.steps,
-        )
+        return self.work != before.work
 
 
 def works_now(

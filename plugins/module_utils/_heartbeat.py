@@ -14,6 +14,7 @@ Note that this module util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import sys
 import threading
 import time
 import typing as t
@@ -98,8 +99,11 @@ class Heartbeat:
         def beat_on() -> None:
             pause = threading.Event()
             while not pause.wait(self._every_s):
-                if serves():
-                    self.beat(serves)
+                try:
+                    if serves():
+                        self.beat(serves)
+                except Exception as error:  # noqa: BLE001 - nobody begins the asking anew: it goes on, whatever it met
+                    sys.stderr.write(f"no heartbeat this time: {error!r}\n")
 
         threading.Thread(target=beat_on, daemon=True, name="heartbeat").start()
 

@@ -148,7 +148,7 @@ class State:
     low_power: int = 0
     noted: tuple[str, ...] = ()
     trend: Trend = dataclasses.field(default_factory=Trend)
-    work: tuple[int, ...] = ()
+    work: tuple[float, ...] = ()
     moved_at: float = 0.0
     unasked: int = 0  # looks since a completion was asked for
     restarts: tuple[float, ...] = ()

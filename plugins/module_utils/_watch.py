@@ -222,7 +222,7 @@ class Onlooker:
         counters = self._counters()
         loaded = None if counters is None else counters.running + counters.waiting > 0
         moving = counters is not None and bool(loaded) and self._works(counters)
-        progress = moving or bool(counters and state.work and _work(counters) != state.work)
+        progress = moving or bool(counters and state.work and counters.work != state.work)
         # The first look at an engine asks, and so does one that holds something against it.
         computes = moving or (loaded is False and self._beats(before.invocation))
         witnessed = computes and state.work and not state.strikes and state.unasked < _UNASKED_LOOKS
@@ -230,7 +230,7 @@ class Onlooker:
         seen = self._ask() if asked else _Seen("moving")
         # What the look's own question took is nobody else's progress.
         counters = (self._counters() if asked and counters else None) or counters
-        work = _work(counters) if counters else state.work
+        work = counters.work if counters else state.work
         state = dataclasses.replace(state, work=work, unasked=0 if asked else state.unasked + 1)
         after = self._standing()
         if after.away or after.invocation != before.invocation:
@@ -325,10 +325,6 @@ class Onlooker:
             clock=self._box.clock,
             sleep=self._box.sleep,
         )
-
-
-def _work(counters: _engine_signs.Counters) -> tuple[int, ...]:
-    return counters.generation_tokens, counters.prompt_tokens, counters.steps
 
 
 def sign_of(verdict: _probe.Verdict) -> _liveness.Sign:

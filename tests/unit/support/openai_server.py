@@ -133,21 +133,28 @@ Action = t.Callable[[Exchange], None]
 
 @dataclasses.dataclass
 class Metrics:
-    """What /metrics shows. ``per_read`` tokens are added at every reading: somebody else's requests."""
+    """What /metrics shows. ``per_read`` tokens are added at every reading: somebody else's requests.
+
+    So is ``kv_per_read`` of the KV cache: somebody's long prompt, which gives no token before its end.
+    """
 
     generation_tokens: int = 1000
     running: int = 0
     waiting: int = 0
     per_read: int = 0
+    kv_usage: float = 0.0
+    kv_per_read: float = 0.0
 
     def text(self) -> str:
         self.generation_tokens += self.per_read
+        self.kv_usage += self.kv_per_read
         label = '{engine="0",model_name="lab/tiny"}'
         return (
             "# HELP vllm:num_requests_running Number of requests in model execution batches.\n"
             "# TYPE vllm:num_requests_running gauge\n"
             f"vllm:num_requests_running{label} {float(self.running)}\n"
             f"vllm:num_requests_waiting{label} {float(self.waiting)}\n"
+            f"vllm:kv_cache_usage_perc{label} {self.kv_usage}\n"
             f"vllm:generation_tokens_total{label} {float(self.generation_tokens)}\n"
             f"vllm:generation_tokens_created{label} 1.7e+09\n"
             f"vllm:iteration_tokens_total_count{label} {float(self.generation_tokens // 2)}\n"

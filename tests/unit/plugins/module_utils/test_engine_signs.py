@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import typing as t
+
 import pytest
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _engine_signs as engine
@@ -14,6 +16,7 @@ METRICS = """\
 vllm:num_requests_running{engine="0",model_name="m"} 3.0
 vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
 vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 1.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:generation_tokens_total{engine="0",model_name="m"} 1.84223e+05
 vllm:generation_tokens_created{engine="0",model_name="m"} 1.76e+09
 vllm:prompt_tokens_total{engine="0",model_name="m"} 5000.0
@@ -22,23 +25,29 @@ process_cpu_seconds_total 12.5
 """
 
 
-def counters(**changed: int) -> engine.Counters:
-    values = {"generation_tokens": 10, "prompt_tokens": 20, "steps": 30, "running": 1, "waiting": 0}
+def counters(**changed: float) -> engine.Counters:
+    values: dict[str, t.Any] = {"generation_tokens": 10, "prompt_tokens": 20, "steps": 30, "running": 1, "waiting": 0}
     return engine.Counters(**(values | changed))
 
 
 def test_the_counters_are_read() -> None:
-    assert engine.Counters.from_metrics(METRICS) == engine.Counters(184223, 5000, 913, 3, 1)
+    assert engine.Counters.from_metrics(METRICS) == engine.Counters(184223, 5000, 913, 3, 1, 0.25)
 
 
 def test_several_engines_are_summed_up() -> None:
     both = METRICS + METRICS.replace('engine="0"', 'engine="1"')
-    assert engine.Counters.from_metrics(both) == engine.Counters(368446, 10000, 1826, 6, 2)
+    assert engine.Counters.from_metrics(both) == engine.Counters(368446, 10000, 1826, 6, 2, 0.5)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "process_cpu_seconds_total 1.0\n", "vllm:num_requests_running NaN\n"])
 def test_what_is_not_vllms_gives_no_counters(text: str) -> None:
     assert engine.Counters.from_metrics(text) is None
+
+
+def test_the_kv_cache_is_read_by_its_older_name_too() -> None:
+    read = engine.Counters.from_metrics(METRICS.replace("kv_cache_usage_perc", "gpu_cache_usage_perc"))
+    assert read is not None
+    assert read.kv_usage == 0.25
 
 
 @pytest.mark.parametrize("value", ["oops", "+Inf", "NaN"])
@@ -55,6 +64,8 @@ def test_a_value_that_is_no_number_is_left_out(value: str) -> None:
         (counters(generation_tokens=11), True),
         (counters(prompt_tokens=21), True),
         (counters(steps=31), True),
+        # A chunk of a long prompt: no output, so nothing is counted, but the KV cache fills.
+        (counters(kv_usage=0.01), True),
         (counters(generation_tokens=0, prompt_tokens=0, steps=0), True),
     ],
 )

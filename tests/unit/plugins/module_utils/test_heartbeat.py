@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import typing as t
 
 import pytest
@@ -162,6 +163,44 @@ def test_a_head_that_stops_serving_is_not_asked_on() -> None:
     head = Head("hung", counters=LOADED)
     head.made.beat(lambda: False)
     assert (len(head.asked), head.made.failed) == (1, "")
+
+
+def test_the_asking_goes_on_whatever_it_meets(capsys: pytest.CaptureFixture[str]) -> None:
+    lives = threading.Event()
+    made = _heartbeat.Heartbeat(
+        SETTINGS,
+        every_s=0.01,
+        probe=lambda _options: _probe.Verdict(True, "ready", {}, None, ()),
+        read=lambda: IDLE,
+        lives=lives.set,
+        sleep=lambda _seconds: None,
+    )
+    met = iter([OSError("Cannot allocate memory"), MemoryError()])
+
+    def serves() -> bool:
+        if (error := next(met, None)) is not None:
+            raise error
+        return True
+
+    made.run(serves)
+    assert lives.wait(timeout=10)
+    assert "Cannot allocate memory" in capsys.readouterr().err
+
+
+def test_a_head_that_computes_a_long_prompt_is_not_ended() -> None:
+    head = Head("hung", counters=LOADED)
+
+    def read() -> Counters | None:
+        # A chunk of a prompt fills the KV cache, and gives no token.
+        head.counters = dataclasses.replace(LOADED, kv_usage=head.now / 10000) if head.now < 2000 else LOADED
+        return head.counters
+
+    head.made._read = read
+    head.made.beat()
+    assert (head.made.failed, head.asked, head.lived) == ("", [], 1)
+    head.now = 3000
+    head.made.beat()
+    assert head.made.failed
 
 
 def test_counters_are_read_from_the_engine() -> None:

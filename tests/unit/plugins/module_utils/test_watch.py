@@ -293,6 +293,23 @@ def test_a_look_at_a_working_engine_is_over_as_soon_as_a_token_was_seen(box: Box
     assert box.clock.sleeps == []
 
 
+def test_a_long_prompt_is_computed_in_peace_though_no_token_comes(box: Box, server: fake.OpenAIServer) -> None:
+    # Somebody's 260,000 tokens at 690 tokens/s: six minutes in which vLLM counts nothing, and answers nobody else.
+    server.metrics = fake.Metrics(running=1, kv_per_read=0.001)
+    FAULTS["hang"].set_up(server)
+    for _period in range(6):
+        box.watch()
+        box.clock.sleep(47)
+    assert (box.deeds, box.warned, box.failed) == ([], [], [])
+    assert box.state().counts["busy"] + box.state().counts.get("moving", 0) == 6
+    # It is a hang where the cache does not fill any more.
+    server.metrics.kv_per_read = 0
+    for _period in range(3):
+        box.watch()
+        box.clock.sleep(47)
+    assert box.deeds[:2] == RESTART
+
+
 def test_an_engine_that_refuses_the_question_of_the_watch_alone_is_left_alone(
     box: Box, server: fake.OpenAIServer
 ) -> None:
