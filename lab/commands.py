@@ -101,7 +101,7 @@ def up(lab: Lab, specs: list[HostSpec]) -> None:
     lab.cache.mkdir(parents=True, exist_ok=True)
     remove_tree(lab.tmp)
     built = build_all(lab, client, sorted({spec.suite for spec in specs} | {"trixie"}))
-    # Gigabytes that are still to be written would keep the boxes waiting for the disk when they are first asked something.
+    # Gigabytes that are still to be written would keep the boxes waiting for the disk when they are first asked.
     os.sync()
     began = time.monotonic()
     plan = hosts.ensure_networks(lab, client)
