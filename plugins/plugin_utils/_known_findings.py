@@ -33,13 +33,14 @@ _LEAST_UTILIZATION: t.Final = 0.01
 def known_findings(instance: c.Mapping[str, t.Any], today: str, *, watched: bool = True) -> tuple[Finding, ...]:
     """Return the errors and warnings of an instance, the errors first.
 
-    ``watched`` is whether the box's liveness watch is on, which alone carries out ``restart_after_hours``.
+    ``watched`` is whether the box's liveness watch is on, which alone carries out ``restart_after_hours``; an
+    instance may be left out of it.
 
     A claim of severity error that the model role itself names in ``evidence.known_limits`` is a warning: whoever wrote
     the role knew. What the command line is refused for stays an error.
     """
     planned = {**instance, "gpu_memory_utilization": instance.get("gpu_memory_utilization", _LEAST_UTILIZATION)}
-    if not watched:
+    if not watched or not instance.get("liveness", True):
         planned.pop("restart_after_hours", None)
     found = list(dict.fromkeys(_vllm_lint.lint_instance(planned).findings))
     linted = {one.id for one in found}

@@ -270,6 +270,7 @@ MODEL_ROLE: t.Final[c.Mapping[str, schema.Kind]] = {
     "args": _with_faults(schema.mapping("{max_num_batched_tokens: 8192}"), _flag_names),
     "env": _with_faults(schema.mapping("{VLLM_LOGGING_LEVEL: INFO}"), _environment),
     "port": _PORT,
+    "liveness": schema.flag("false"),
     "restart_after_hours": schema.whole("20", low=1, high=720),
     "expects": schema.mapping(
         "{moe_backend: FLASHINFER_CUTLASS}",

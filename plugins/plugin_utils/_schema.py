@@ -67,6 +67,11 @@ def text(example: str, *, pattern: str = "", meaning: str = "", remedy: str = ""
     return Kind(name="a string", types=(str,), example=example, check=check, remedy=remedy)
 
 
+def flag(example: str) -> Kind:
+    """A truth value."""
+    return Kind(name="true or false", types=(bool,), example=example, remedy="write true or false, without quotes")
+
+
 def whole(example: str, *, low: int, high: int, remedy: str = "") -> Kind:
     """A whole number from ``low`` to ``high``, both included."""
 

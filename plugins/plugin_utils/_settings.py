@@ -33,10 +33,6 @@ def _seconds(example: str, low: int = 1) -> Kind:
     return schema.whole(example, low=low, high=_WEEK_S)
 
 
-def _flag(example: str) -> Kind:
-    return Kind(name="true or false", types=(bool,), example=example, remedy="write true or false, without quotes")
-
-
 def _or_empty(kind: Kind) -> Kind:
     """Return a kind of text that may also be the empty one."""
     check = kind.check
@@ -93,7 +89,7 @@ SETTINGS: t.Final[c.Mapping[str, Kind]] = {
     "vllm_server_restart_delay": _seconds("10"),
     "vllm_server_start_limit_burst": schema.whole("3", low=1, high=100),
     "vllm_server_host_reserve_bytes": schema.whole("8589934592", low=0, high=2**50),
-    "vllm_server_liveness": _flag("true"),
+    "vllm_server_liveness": schema.flag("true"),
     "vllm_server_liveness_period": schema.whole("300", low=15, high=86400),
     "vllm_server_liveness_restarts": schema.whole("3", low=1, high=100),
     "vllm_server_liveness_window": _seconds("21600"),
@@ -111,29 +107,29 @@ SETTINGS: t.Final[c.Mapping[str, Kind]] = {
             remedy="write name@sha256:<64 hex digits>: a tag could bring another NCCL than the one that serves",
         )
     ),
-    "nvidia_driver_manage": _flag("true"),
+    "nvidia_driver_manage": schema.flag("true"),
     "nvidia_driver_branch": schema.any_of(
         '"580"',
         schema.text('"580"', pattern=r"\d{3}", meaning="a branch of the driver"),
         schema.whole("580", low=100, high=999),
     ),
     "nvidia_driver_version": _or_empty(_VERSION),
-    "nvidia_driver_upgrade": _flag("false"),
+    "nvidia_driver_upgrade": schema.flag("false"),
     "nvidia_driver_kernel_flavour": schema.text(
         "nvidia-hwe-24.04", pattern=r"[a-z0-9][a-z0-9.-]*", meaning="the flavour of a kernel, as its packages name it"
     ),
-    "nvidia_driver_allow_reboot": _flag("true"),
+    "nvidia_driver_allow_reboot": schema.flag("true"),
     "nvidia_driver_reboot_timeout": _seconds("1800"),
     "nvidia_driver_lock_timeout": _seconds("600"),
     "nvidia_driver_platform_packages": _packages("nvidia-*", r"[a-z0-9*?][a-z0-9+.*?-]*"),
     "nvidia_driver_nodes": schema.whole("1", low=1, high=1024),
     "nvidia_driver_known_limits": schema.sequence("[ID_OF_A_CLAIM]", schema.text("ID_OF_A_CLAIM")),
     "nvidia_driver_sysroot": _folder(),
-    "container_runtime_manage": _flag("true"),
+    "container_runtime_manage": schema.flag("true"),
     "container_runtime_docker_packages": _packages("docker-ce"),
     "container_runtime_toolkit_packages": _packages("nvidia-container-toolkit"),
     "container_runtime_daemon_config": _DAEMON_CONFIG,
-    "container_runtime_allow_restart": _flag("true"),
+    "container_runtime_allow_restart": schema.flag("true"),
     "container_runtime_sysroot": _folder(),
     "preflight_python_floor": schema.text(
         '"3.11"',

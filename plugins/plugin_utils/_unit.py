@@ -169,7 +169,7 @@ def settings(
 
 def _liveness_settings(instance: c.Mapping[str, t.Any], liveness: Liveness | None) -> dict[str, t.Any] | None:
     """Return what the watch has to know of the instance, None where there is none: a headless rank cannot be asked."""
-    if liveness is None or instance.get("headless"):
+    if liveness is None or instance.get("headless") or not instance.get("liveness", True):
         return None
     return {
         "period_s": liveness.period_s,

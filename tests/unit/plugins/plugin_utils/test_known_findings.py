@@ -141,6 +141,7 @@ def test_an_ageing_drafter_is_no_news_where_the_box_restarts_it() -> None:
     assert found(ageing, watched=True)
     assert not found(cured, watched=True)
     assert found(cured, watched=False)
+    assert found({**cured, "liveness": False}, watched=True)
     assert found({**cured, "restart_after_hours": 72}, watched=True)
 
 

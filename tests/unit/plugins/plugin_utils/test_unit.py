@@ -206,6 +206,8 @@ def test_the_watch_is_settled_beside_the_engine_and_does_not_restart_it() -> Non
     names = [[path.rpartition("/")[2] for path in destinations(one)] for one in (off, on)]
     watch = {"gb10-fleet-watch@.service", "gb10-fleet-watch@.timer"}
     assert set(names[1]) - set(names[0]) == watch
+    alone = _unit.unit({**INSTANCE, "liveness": False}, PLAN, layout(liveness=LIVENESS))
+    assert (alone["spec"], alone["settings"]["liveness"]) == (off["spec"], None)
 
 
 def destinations(unit: dict[str, t.Any]) -> list[str]:
