@@ -165,6 +165,7 @@ class ScriptedServer(OpenAIServer):
             vars(self).update(copy.deepcopy(self._healthy))
             self._scripts.clear()
             self.metrics.running = self.metrics.waiting = self.metrics.per_read = 0
+            self.metrics.kv_usage = self.metrics.kv_per_read = 0.0
             if fault.name in ANSWERS:
                 ANSWERS[fault.name](self)
             elif fault.name in FAULTS:

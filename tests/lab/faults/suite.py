@@ -81,6 +81,7 @@ CORE_KINDS: dict[str, tuple[str, ...]] = {
     ),
     "no content": ("empty", "answer_in_reasoning", "empty_budget"),
     "the first token is slow": ("first_token_takes_3_s",),
+    "a long prompt is computed": ("watch_long_prompt",),
     "it ends with status 0": ("exit_0", "exit_0_at_boot", "engine_core_killed"),
     "it ends with status 137": ("exit_137", "exit_137_at_boot"),
     "no memory at boot": ("killed_for_memory_at_boot", "no_room_for_weights"),

@@ -35,6 +35,7 @@ _LEFT_ALONE = (
     ("health_hangs_only", "`/health` is slow, completions come", ("ActiveState=active",)),
     ("wrong_model", "another model is served than was asked for", ("not cured by a restart", "is not served here")),
     ("auth_required", "the engine wants a key that nobody has", ("not cured by a restart", "HTTP 401")),
+    ("long_prompt", "a long prompt is computed: no token moves, and nobody else is answered", ("ActiveState=active",)),
 )
 _LOOKS = 4
 

@@ -83,6 +83,11 @@ def _busy(server: OpenAIServer) -> None:
     post_all(hang)(server)
 
 
+def _long_prompt(server: OpenAIServer) -> None:
+    server.metrics.running, server.metrics.kv_per_read = 1, 0.001
+    post_all(hang)(server)
+
+
 @dataclasses.dataclass(frozen=True)
 class Fault:
     """A way to fail, and what a probe that asks for the model lab/tiny has to call it.
@@ -116,6 +121,7 @@ FAULTS: dict[str, Fault] = {
     "hang_mid_body": Fault(post_all(drip), "hung", "COMPLETION_HUNG", 0.3),
     "api_server_stuck": Fault(_squatter(hang), "hung", "SERVER_NOT_ANSWERING", 0.3, 1.5),
     "busy": Fault(_busy, "busy", "ENGINE_BUSY", 0.3),
+    "long_prompt": Fault(_long_prompt, "busy", "ENGINE_BUSY", 0.3),
     "too_many_requests": Fault(post_all(status(429, "Too many")), "busy", "ENGINE_BUSY"),
     # slow but well
     "health_hangs_only": Fault(get(HEALTH, hang), "degraded", "HEALTH_SLOW"),

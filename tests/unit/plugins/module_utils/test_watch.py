@@ -134,6 +134,7 @@ VERDICTS: dict[str, str] = {
     "hang_in_queue": "hang",
     "hang_mid_body": "hang",
     "busy": "busy",
+    "long_prompt": "busy",
     "too_many_requests": "busy",
     "health_hangs_only": "alive",
     "slow_first_token": "alive",
