@@ -77,8 +77,10 @@ def soak(folder: pathlib.Path, boxes: dict[str, t.Any]) -> tuple[ansible_runner.
     }
     common = {"ansible_python_interpreter": sys.executable, "ansible_become": False}
     plays = _plays()
-    plays[0]["environment"] = {"BOX": "{{ box | default('') | string }}"}
-    plays[0]["become"] = False
+    before, on_boxes, *_rest = plays
+    before["ansible.builtin.import_playbook"] = str(CHECKOUT / "playbooks" / before["ansible.builtin.import_playbook"])
+    on_boxes["environment"] = {"BOX": "{{ box | default('') | string }}"}
+    on_boxes["become"] = False
     (folder / "soak.json").write_text(json.dumps(plays), encoding="utf-8")
     (folder / "hosts.json").write_text(json.dumps({"sparks": {"hosts": hosts, "vars": common}}), encoding="utf-8")
     (folder / "runner").mkdir()
