@@ -146,9 +146,9 @@ def _scripts_of(text: str) -> collections.Counter[str]:
 
 
 def foreign_share(text: str, *, prompt: str = "", scripts: t.Iterable[str] = ()) -> tuple[int, int]:
-    """Return how many letters are of an unexpected script, as signs() has it, and how many letters there are in all."""
+    """Return how many letters are of a script that signs() finds unexpected, of how many letters and digits in all."""
     foreign = _foreign(text[:_ENOUGH], prompt, {name.upper() for name in scripts})
-    return sum(foreign.values()), sum(c.isalpha() for c in text[:_ENOUGH])
+    return sum(foreign.values()), sum(c.isalnum() for c in text[:_ENOUGH])
 
 
 def _unexpected_scripts(text: str, prompt: str, expected: set[str]) -> str:

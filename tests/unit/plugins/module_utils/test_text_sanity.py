@@ -133,7 +133,8 @@ def test_a_script_that_is_expected_is_no_sign(prompt: str, scripts: tuple[str, .
     assert sanity.signs(GREETING, prompt=prompt, scripts=scripts) == ()
 
 
-def test_foreign_letters_are_counted_beside_all_letters() -> None:
+def test_foreign_letters_are_counted_beside_all_letters_and_digits() -> None:
+    assert sanity.foreign_share("12 \u538b") == (1, 3)
     assert sanity.foreign_share("Tea, or \u8336, warms.") == (1, 11)
     assert sanity.foreign_share("Tea, or \u8336, warms.", scripts=("cjk",)) == (0, 11)
     assert sanity.foreign_share(GREETING) == (8, 8)
