@@ -240,6 +240,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _soak,
     _soak_report,
     _status,
+    _text_sanity,
 )
 
 _MOST = 1_000_000_000
@@ -260,6 +261,9 @@ def _request(params: dict[str, t.Any]) -> _soak.Request:
         )
     if params["shared_prefix"] < 0:
         raise _openai_api.InputError("shared_prefix has to be zero or more.")
+    known = ("any", *_text_sanity.SCRIPT_NAMES)
+    if strange := [name for name in params["scripts"] if name not in known]:
+        raise _openai_api.InputError(f"scripts does not know {strange[0]!r}; it knows {', '.join(known)}.")
     if params["url"]:
         _openai_api.Endpoint.from_url(params["url"])
     given: dict[str, t.Any] = {name: params[name] for name in (*_NUMBERS, "kind", "shared_prefix")}
