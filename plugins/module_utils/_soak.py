@@ -41,8 +41,6 @@ _CHEAP_S: t.Final = 5.0
 _LOOK_EVERY_S: t.Final = 2.0
 _LADDER_S: t.Final = 300.0
 _KERNEL_LINES: t.Final = 100
-# So many sums are asked one at a time first.
-_ALONE: t.Final = 6
 
 Tell = c.Callable[[str], None]
 Run = c.Callable[[list[str]], tuple[int, str, str]]
@@ -127,7 +125,12 @@ class Soak:
         if not verdict.ready:
             return _soak_report.report(plan, dataclasses.replace(seen, not_ready=verdict.summary))
         engine = _soak_engine.Engine(request.instance, self._shell, sysroot=self._sysroot)
-        alone = _soak_load.one_by_one(self._client, plan, _ALONE, seed=random.SystemRandom().getrandbits(48))
+        alone, counts = _soak_load.one_by_one(self._client, plan, seed=random.SystemRandom().getrandbits(48))
+        if any(one.outcome == "failed" for one in alone):
+            # Whoever takes the engine away meanwhile makes requests fail, too.
+            engine.look()
+        alone = () if engine.disturbed else alone
+        plan = dataclasses.replace(plan, counts=counts)
         loaded = time.monotonic()
         results, calm = self._load(plan, engine, began + request.timeout)
         took = time.monotonic() - loaded

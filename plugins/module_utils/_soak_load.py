@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import itertools
 import random
 import threading
 import time
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as sanity
+from ansible_collections.gb10.fleet.plugins.module_utils import _soak_questions as questions
 from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import (
     ApiError,
     Client,
@@ -29,27 +30,24 @@ from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import (
     printable,
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_checks import CHAT, COMPLETIONS, THINKING_OFF
-from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question, ask
-from ansible_collections.gb10.fleet.plugins.module_utils._probe_reply import Completion, from_reply, from_stream
+from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question
+from ansible_collections.gb10.fleet.plugins.module_utils._probe_reply import from_reply, from_stream
 
-# "right" and "sane" are well; "cut" is a budget used up before an answer began: alive, and not judged.
-Outcome = t.Literal["right", "sane", "cut", "wrong", "garbage", "failed"]
-
-_TOPICS: t.Final = (
-    *("the sea", "the moon", "the sun", "rain", "snow", "trees", "cats", "dogs", "horses", "birds", "bread", "tea"),
-    *("music", "books", "trains", "ships", "bridges", "mountains", "rivers", "computers", "memory", "servers", "time"),
-    "winter",
-)
-# Every third request asks for a text rather than for a sum: drafters and caches work on long answers only.
-_TEXT_EVERY: t.Final = 3
 _SENTENCE: t.Final = "This paragraph is the same for all who ask, so that the cache of prefixes can answer for it."
 _TOKENS_PER_SENTENCE: t.Final = 20
 _PER_FAILURE_S: t.Final = 1.0
+# So many are asked one at a time first.
+_SUMS_ALONE: t.Final = 6
+_SENTENCES_ALONE: t.Final = 2
+_COUNTS_ALONE: t.Final = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked, and how: times in seconds, ``shared_prefix`` in tokens (about), 0 for none."""
+    """What is asked, and how: times in seconds, ``shared_prefix`` in tokens (about), 0 for none.
+
+    ``counts`` says whether the model can count, and so is asked to.
+    """
 
     model: str
     kind: str
@@ -61,13 +59,14 @@ class Plan:
     thinking_off: bool = True
     with_key: bool = False
     scripts: tuple[str, ...] = ()
+    counts: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
     """One request and what came of it. Times are in seconds; tokens are the server's own count."""
 
-    outcome: Outcome
+    outcome: questions.Outcome
     prompt: str
     text: str = ""
     detail: str = ""
@@ -76,6 +75,7 @@ class Result:
     whole_s: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    sentence: bool = False
 
 
 class Load:
@@ -129,7 +129,7 @@ class Load:
                     return
                 number = self._plan.requests - self._left
                 self._left -= 1
-                question = _question(number, self._random)
+                question = questions.question(number, self._random, counts=self._plan.counts)
             result = send(self._client, self._plan, question, f"{self._salt}-{number}", self._clock)
             with self._lock:
                 self._results.append(result)
@@ -138,17 +138,23 @@ class Load:
                 self._halt.wait(_PER_FAILURE_S)
 
 
-def _question(number: int, rng: random.Random) -> Question:
-    if number % _TEXT_EVERY == _TEXT_EVERY - 1:
-        return Question(f"Write one sentence about {rng.choice(_TOPICS)}.", "")
-    return ask("arithmetic", rng)
+def one_by_one(client: Client, plan: Plan, *, seed: int) -> tuple[tuple[Result, ...], bool]:
+    """Ask one at a time, each past the cache: what the model can do where neither load nor cache is to blame.
 
-
-def one_by_one(client: Client, plan: Plan, count: int, *, seed: int) -> tuple[Result, ...]:
-    """Ask sums one at a time, each past the cache: what the model can do where neither load nor cache is to blame."""
+    Return what it made of sums and sentences, and whether it can count, which not every small model can.
+    """
     rng = random.Random(seed)  # noqa: S311 - questions, not secrets
-    asked = [(ask("arithmetic", rng), f"{seed:x}-alone-{number}") for number in range(count)]
-    return tuple(send(client, plan, question, salt, time.monotonic, alone=True) for question, salt in asked)
+    numbers = itertools.count()
+
+    def one(asked: questions.Question) -> Result:
+        return send(client, plan, asked, f"{seed:x}-alone-{next(numbers)}", time.monotonic, alone=True)
+
+    sums = [one(questions.ask("arithmetic", rng)) for _each in range(_SUMS_ALONE)]
+    if plan.kind == "base":
+        return tuple(sums), False
+    sentences = [one(questions.sentence(rng)) for _each in range(_SENTENCES_ALONE)]
+    counts = all(one(questions.count(rng)).outcome == "right" for _each in range(_COUNTS_ALONE))
+    return (*sums, *sentences), counts
 
 
 def payload(plan: Plan, question: Question, salt: str, *, alone: bool = False) -> tuple[str, dict[str, t.Any]]:
@@ -201,7 +207,7 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
     if broken or found.finish_reason in {"error", "abort"}:
         detail = printable(broken) or f"finish_reason {found.finish_reason}"
         return Result("failed", question.prompt, detail=detail, whole_s=whole_s)
-    outcome, detail = _verdict(plan, question, found)
+    outcome, detail = questions.verdict(question, found, scripts=plan.scripts, raw=plan.kind == "base")
     tokens = found.completion_tokens or 0
     first = last = None
     if found.timing is not None:
@@ -217,23 +223,5 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
         whole_s=whole_s,
         prompt_tokens=found.prompt_tokens or 0,
         completion_tokens=tokens,
+        sentence=isinstance(question, questions.Sentence),
     )
-
-
-def _verdict(plan: Plan, question: Question, found: Completion) -> tuple[Outcome, str]:
-    signs = sanity.signs(found.content, prompt=question.prompt, scripts=plan.scripts, finish_reason=found.finish_reason)
-    thought = sanity.signs(found.reasoning, scripts=("any",), finish_reason="length")
-    right = bool(question.expected) and question.answered_by(sanity.without_reasoning(found.content))
-    cut = found.finish_reason == "length"
-    bad = [sign for sign in (*signs, *thought) if sign.kind in sanity.HARD]
-    if not right or cut:
-        bad += [sign for sign in signs if sign.kind in sanity.SOFT]
-    if bad:
-        return "garbage", ", ".join(f"{sign.kind.replace('_', ' ')} ({sign.detail})" for sign in bad)
-    if found.is_empty:
-        return ("cut", "") if cut else ("garbage", "an empty answer")
-    if not question.expected or plan.kind == "base":
-        return "sane", ""
-    if right:
-        return "right", ""
-    return ("cut", "") if cut else ("wrong", f"expected {question.expected}")

@@ -22,6 +22,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._soak_load import Plan,
 
 # A strongly quantised model slips now and then; kernels that break under load do worse.
 WRONG_SHARE: t.Final = 0.02
+# Of sentences: there are two dozen topics, and a model says much the same about each whenever it is asked.
+OFF_TOPIC_SHARE: t.Final = 0.1
 _SHOWN: t.Final = 5
 # The kernel's words for what takes an engine down: the driver's errors, and memory that ran out.
 KERNEL: t.Final = re.compile(
@@ -46,15 +48,17 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
         "See what vllm_probe says of it.",
     ),
     "SOAK_REQUESTS_FAILED": Known(
-        "error", "Requests under load failed or were cut off.", "Read the engine's log for its first error."
+        "error", "Requests failed or were cut off.", "Read the engine's log for its first error."
     ),
-    "SOAK_GARBAGE": Known("error", "Answers under load were empty, or no language model wrote them.", _BACKENDS),
+    "SOAK_GARBAGE": Known("error", "Answers were empty, or no language model wrote them.", _BACKENDS),
     "SOAK_WRONG_ANSWERS": Known(
-        "error", "More than 2 % of the sums under load were wrong, though the model can add.", _BACKENDS
+        "error",
+        "More than 2 % of the sums and counts, or 10 % of the sentences, were wrong under load, and not without it.",
+        _BACKENDS,
     ),
     "SOAK_SUMS_NOT_JUDGED": Known(
         "warning",
-        "Sums are wrong under load, but without load and cache, too: the model cannot add with this prompt.",
+        "Answers are wrong under load, but without load and cache, too: the model cannot do it with this prompt.",
         "Leave shared_prefix out, or see what vllm_probe says of its answers.",
     ),
     "SOAK_ENGINE_RESTARTED": Known(
@@ -81,7 +85,7 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
         "warning", "The time was over before all requests were answered.", "Allow more time, or ask for fewer requests."
     ),
     "SOAK_ANSWERS_CUT": Known(
-        "warning", "More than half of the answers were cut before they could be judged.", "Raise max_tokens."
+        "warning", "Half of the answers or more were cut before they could be judged.", "Raise max_tokens."
     ),
     "SOAK_METRICS_UNREADABLE": Known(
         "warning", "/metrics could not be read, so acceptance and cache use are not known.", "See that it is served."
@@ -150,12 +154,13 @@ def report(plan: Plan, seen: Seen) -> dict[str, t.Any]:
         "prefix_hit_rate": _hit_rate(seen),
         "engine_restarts": seen.ends,
         "kernel": None if seen.kernel is None else list(seen.kernel[:_SHOWN]),
-        "samples": [dataclasses.asdict(one) for one in seen.results if one.outcome in _BAD][:_SHOWN],
+        "samples": [dataclasses.asdict(one) for one in (*seen.results, *seen.alone) if one.outcome in _BAD][:_SHOWN],
         "findings": [found.as_dict() for found in findings],
     }
 
 
 _BAD: t.Final = ("garbage", "wrong", "failed")
+_JUDGED: t.Final = ("right", "sane", "wrong")
 
 
 def summary(found: c.Mapping[str, t.Any]) -> str:
@@ -187,11 +192,16 @@ def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator
         yield finding("SOAK_NOT_READY", seen.not_ready)
         return
     done = len(seen.results)
-    if counts["failed"]:
-        yield finding("SOAK_REQUESTS_FAILED", f"{counts['failed']} of {done} requests failed.", _first(seen, "failed"))
-    if counts["garbage"]:
-        yield finding("SOAK_GARBAGE", f"{counts['garbage']} of {done} answers are garbage.", _first(seen, "garbage"))
-    yield from _sums(seen, counts)
+    for name, outcome, what in (
+        ("SOAK_REQUESTS_FAILED", "failed", "requests failed"),
+        ("SOAK_GARBAGE", "garbage", "answers are garbage"),
+    ):
+        alone = sum(one.outcome == outcome for one in seen.alone)
+        said = [f"{counts[outcome]} of {done} {what}"] if counts[outcome] else []
+        said += [f"{alone} of {len(seen.alone)} {what} without load"] if alone else []
+        if said:
+            yield finding(name, f"{', and '.join(said)}.", _first(seen, outcome))
+    yield from _wrong(seen)
     yield from _of_the_box(seen)
     if seen.interrupted:
         # The counters are of another engine by now, or of none.
@@ -200,7 +210,7 @@ def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator
     yield from _counted(seen)
     if done < plan.requests and not (counts["failed"] or seen.ends):
         yield finding("SOAK_OUT_OF_TIME", f"{done} of {plan.requests} requests were answered in {seen.took_s:.0f} s.")
-    if counts["cut"] > done / 2:
+    if counts["cut"] and 2 * counts["cut"] >= done:
         yield finding("SOAK_ANSWERS_CUT", f"{counts['cut']} of {done} answers were cut at {plan.max_tokens} tokens.")
 
 
@@ -214,17 +224,26 @@ def _of_the_box(seen: Seen) -> c.Iterator[Finding]:
         yield finding("SOAK_KERNEL_LOG_UNREADABLE", "The kernel's log cannot be read.")
 
 
-def _sums(seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator[Finding]:
-    """Yield what the sums say: what a model misses without load as well is not the load's fault."""
-    sums, misses = counts["right"] + counts["wrong"], sum(one.outcome == "wrong" for one in seen.alone)
-    if counts["wrong"] <= WRONG_SHARE * sums:
-        return
-    wrong = f"{counts['wrong']} of {sums} sums are wrong"
-    if misses > 1:
-        message = f"{wrong}, and {misses} of {len(seen.alone)} without load, too."
-        yield finding("SOAK_SUMS_NOT_JUDGED", message, _first(seen, "wrong"))
-    else:
-        yield finding("SOAK_WRONG_ANSWERS", f"{wrong}.", _first(seen, "wrong"))
+def _wrong(seen: Seen) -> c.Iterator[Finding]:
+    """Yield what wrong answers say: what a model misses without load as well is not the load's fault."""
+    blamed: list[str] = []
+    excused: list[str] = []
+    for what, share, sentence in (("sums and counts", WRONG_SHARE, False), ("sentences", OFF_TOPIC_SHARE, True)):
+        mine = [one.outcome for one in seen.results if one.sentence is sentence]
+        judged, wrong = sum(one in _JUDGED for one in mine), mine.count("wrong")
+        if wrong <= share * judged:
+            continue
+        alone = [one.outcome for one in seen.alone if one.sentence is sentence]
+        misses = sum(one in _BAD for one in alone)
+        said = f"{wrong} of {judged} {what} are wrong"
+        if misses > len(alone) / 6:
+            excused.append(f"{said}, and {misses} of {len(alone)} without load, too")
+        else:
+            blamed.append(said)
+    if blamed:
+        yield finding("SOAK_WRONG_ANSWERS", f"{'; '.join(blamed)}.", _first(seen, "wrong"))
+    if excused:
+        yield finding("SOAK_SUMS_NOT_JUDGED", f"{'; '.join(excused)}.", _first(seen, "wrong"))
 
 
 def _counted(seen: Seen) -> c.Iterator[Finding]:
@@ -250,7 +269,7 @@ def finding(name: str, message: str, evidence: str = "") -> Finding:
 
 
 def _first(seen: Seen, outcome: str) -> str:
-    one = next(result for result in seen.results if result.outcome == outcome)
+    one = next(result for result in (*seen.results, *seen.alone) if result.outcome == outcome)
     said = f": {one.text!r}" if one.text else ""
     return f"{one.prompt!r}: {one.detail}{said}"
 

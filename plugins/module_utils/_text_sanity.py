@@ -62,6 +62,8 @@ _TOOL = re.compile(
 _SPECIAL = re.compile(r"<\|[a-z0-9_]{2,40}\|>|<\uff5c[^<>|]{2,40}\uff5c>|\[/?INST\]|<(?:start|end)_of_turn>|</s>\s*\Z")
 # Rules, fences and leaders that people draw, too.
 _DRAWN = "-=_*#.~+ \t\n"
+# Above this stand only private use and a few invisible characters; new scripts and emoji go below it.
+_NEVER_ASSIGNED = 0x40000
 # Characters looked at; no probe asks for more, and a server that sends megabytes shall not cost minutes.
 _ENOUGH = 65536
 
@@ -116,9 +118,20 @@ def without_reasoning(text: str) -> str:
 
 
 def _control_characters(text: str) -> list[str]:
-    # Cc control, Cs lone surrogate, Co private use, Cn unassigned; NUL has its own sign.
-    odd = {c for c in text if c not in "\0\t\n\r" and unicodedata.category(c) in {"Cc", "Cs", "Co", "Cn"}}
+    # Cc control, Cs lone surrogate, Co private use; NUL has its own sign.
+    odd = {
+        c
+        for c in text
+        if c not in "\0\t\n\r" and (unicodedata.category(c) in {"Cc", "Cs", "Co"} or _is_no_character(c))
+    }
     return [f"U+{ord(c):04X}" for c in sorted(odd)[:5]]
+
+
+def _is_no_character(char: str) -> bool:
+    """Whether this can be no character at all. What is merely unassigned here (Cn) may be a newer emoji than Python."""
+    code = ord(char)
+    noncharacter = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
+    return noncharacter or (code >= _NEVER_ASSIGNED and unicodedata.category(char) == "Cn")
 
 
 def _script(char: str) -> str:
@@ -132,13 +145,23 @@ def _scripts_of(text: str) -> collections.Counter[str]:
     return collections.Counter(filter(None, (_script(c) for c in text if unicodedata.category(c)[0] == "L")))
 
 
+def foreign_share(text: str, *, prompt: str = "", scripts: t.Iterable[str] = ()) -> tuple[int, int]:
+    """Return how many letters are of a script that signs() finds unexpected, of how many letters and digits in all."""
+    foreign = _foreign(text[:_ENOUGH], prompt, {name.upper() for name in scripts})
+    return sum(foreign.values()), sum(c.isalnum() for c in text[:_ENOUGH])
+
+
 def _unexpected_scripts(text: str, prompt: str, expected: set[str]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in _foreign(text, prompt, expected).most_common())
+
+
+def _foreign(text: str, prompt: str, expected: set[str]) -> collections.Counter[str]:
     if "ANY" in expected:
-        return ""
+        return collections.Counter()
     allowed = _WELCOME | expected | set(_scripts_of(prompt))
     if allowed & _EAST_ASIAN:
         allowed |= _EAST_ASIAN
-    return ", ".join(f"{n} {name}" for name, n in _scripts_of(text).most_common() if name not in allowed)
+    return collections.Counter({name: n for name, n in _scripts_of(text).items() if name not in allowed})
 
 
 def _symbol_run(text: str) -> str:

@@ -12,8 +12,9 @@ version_added: 0.1.0
 description:
   - Sends many requests at a time, reads every answer, and watches the engine, its counters and the kernel meanwhile.
     What corrupts answers or kills an engine under load passes every test that asks one question at a time.
-  - Two of three requests ask for a sum of two random numbers, the third for a sentence. Each has a C(cache_salt) of its
-    own, so that no prefix cache answers for the engine, unless O(shared_prefix) is what is to be tested.
+  - Two of three requests ask for a sum of two random numbers, the third for a sentence or, where the model can do it
+    when it is asked alone, for a count of 31 numbers. Each has a C(cache_salt) of its own, so that no prefix cache
+    answers for the engine, unless O(shared_prefix) is what is to be tested.
   - The verdict is written into the deploy record of the instance (C(/var/lib/gb10-fleet/records/<instance>.json)). A
     model role with speculation is not called proven before, and by a soak that is large enough only - at least 100
     answers that could be judged, from 8 requests at a time, or from C(max_num_seqs) of the instance where that is less.
@@ -74,8 +75,8 @@ options:
   max_tokens:
     description:
       - The token budget of a request.
-      - Answers that are cut before they begin count neither for nor against the engine, but more than half of them make
-        the verdict V(inconclusive).
+      - Answers that are cut before they begin count neither for nor against the engine, but half of them or more
+        make the verdict V(inconclusive).
     type: int
     default: 256
   request_timeout:
@@ -239,6 +240,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _soak,
     _soak_report,
     _status,
+    _text_sanity,
 )
 
 _MOST = 1_000_000_000
@@ -259,6 +261,9 @@ def _request(params: dict[str, t.Any]) -> _soak.Request:
         )
     if params["shared_prefix"] < 0:
         raise _openai_api.InputError("shared_prefix has to be zero or more.")
+    known = ("any", *_text_sanity.SCRIPT_NAMES)
+    if strange := [name for name in params["scripts"] if name not in known]:
+        raise _openai_api.InputError(f"scripts does not know {strange[0]!r}; it knows {', '.join(known)}.")
     if params["url"]:
         _openai_api.Endpoint.from_url(params["url"])
     given: dict[str, t.Any] = {name: params[name] for name in (*_NUMBERS, "kind", "shared_prefix")}

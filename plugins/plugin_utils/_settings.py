@@ -19,6 +19,7 @@ import ipaddress
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._text_sanity import SCRIPT_NAMES
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Kind, Problem
 
@@ -75,6 +76,12 @@ _VERSION: t.Final = schema.text(
     pattern=r"\d{3}(?:\.\d{1,3}){1,2}",
     meaning="a version of the driver",
     remedy='write it whole and in quotes, without what the distribution adds: "580.173.02"',
+)
+_SCRIPT: t.Final = schema.text(
+    "cjk",
+    pattern="|".join(("any", *SCRIPT_NAMES)),
+    meaning="the name of a script",
+    remedy=f"write any, or some of {', '.join(SCRIPT_NAMES)}",
 )
 _INSTANCE: t.Final = schema.text("coordinator", pattern=r"[a-z0-9][a-z0-9_.-]*", meaning="the name of an instance")
 
@@ -146,6 +153,7 @@ SETTINGS: t.Final[c.Mapping[str, Kind]] = {
     "soak_timeout": _seconds("3600"),
     "soak_shared_prefix": schema.whole("0", low=0, high=10_000_000),
     "soak_instances": schema.sequence("[coordinator]", _INSTANCE),
+    "soak_scripts": schema.sequence("[cjk]", _SCRIPT),
     "rollback_to": _or_empty(
         schema.text(
             "0123456789ab",

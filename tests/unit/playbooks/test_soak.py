@@ -25,11 +25,11 @@ MODULES = {
         "module.exit_json(changed=False, instances=box['instances']) if box else module.fail_json(msg='no Docker')"
     ),
     "vllm_soak": (
-        "names = ('concurrency', 'requests', 'max_tokens', 'timeout', 'shared_prefix')\n"
+        "names = ('concurrency', 'requests', 'max_tokens', 'timeout', 'shared_prefix', 'scripts')\n"
         "module = AnsibleModule({'instance': {'type': 'str'}, **{name: {'type': 'raw'} for name in names}})\n"
         "name = module.params['instance']\n"
         "said = world(module)['soaks'][name]\n"
-        "(module.exit_json if said.startswith('passed') else module.fail_json)(msg=said)"
+        "(module.exit_json if said.startswith('passed') else module.fail_json)(msg=said, given=module.params)"
     ),
 }
 HEAD = """
@@ -59,7 +59,7 @@ CHAT = {"headless": False, "kind": "chat"}
 WRITER = {"instances": {"writer": CHAT}, "soaks": {"writer": "passed: 400 of 400 requests"}}
 
 
-def soak(folder: pathlib.Path, boxes: dict[str, t.Any]) -> tuple[ansible_runner.Runner, str]:
+def soak(folder: pathlib.Path, boxes: dict[str, t.Any], **extra: t.Any) -> tuple[ansible_runner.Runner, str]:
     """Run the playbook; a box without anything has no Docker, and one that is None cannot be reached."""
     modules = folder / "collections/ansible_collections/gb10/fleet/plugins/modules"
     modules.mkdir(parents=True)
@@ -77,8 +77,10 @@ def soak(folder: pathlib.Path, boxes: dict[str, t.Any]) -> tuple[ansible_runner.
     }
     common = {"ansible_python_interpreter": sys.executable, "ansible_become": False}
     plays = _plays()
-    plays[0]["environment"] = {"BOX": "{{ box | default('') | string }}"}
-    plays[0]["become"] = False
+    before, on_boxes, *_rest = plays
+    before["ansible.builtin.import_playbook"] = str(CHECKOUT / "playbooks" / before["ansible.builtin.import_playbook"])
+    on_boxes["environment"] = {"BOX": "{{ box | default('') | string }}"}
+    on_boxes["become"] = False
     (folder / "soak.json").write_text(json.dumps(plays), encoding="utf-8")
     (folder / "hosts.json").write_text(json.dumps({"sparks": {"hosts": hosts, "vars": common}}), encoding="utf-8")
     (folder / "runner").mkdir()
@@ -86,6 +88,7 @@ def soak(folder: pathlib.Path, boxes: dict[str, t.Any]) -> tuple[ansible_runner.
         private_data_dir=str(folder / "runner"),
         playbook=str(folder / "soak.json"),
         inventory=str(folder / "hosts.json"),
+        extravars=extra,
         envvars={
             "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
             "ANSIBLE_COLLECTIONS_PATH": str(folder / "collections"),
@@ -150,3 +153,16 @@ def test_what_cannot_be_judged_is_left_out_and_named_with_the_reason(tmp_path: p
     assert "vllm-embedder: it serves vectors (kind embedding), and a soak judges answers" in said
     assert "vllm-rank: it is a rank of a serving group, and its head is soaked for all ranks" in said
     assert "passed: 400 of 400 requests" in said
+
+
+def test_which_instances_and_which_scripts_can_be_said(tmp_path: pathlib.Path) -> None:
+    box = {"instances": {"writer": CHAT, "reader": CHAT}, "soaks": {"reader": "passed: y"}}
+    runner, output = soak(tmp_path, {"a": box}, soak_instances=["reader"], soak_scripts=["cjk", "hangul"])
+    assert runner.status == "successful", output
+    assert soaked(runner) == ["a/reader"]
+    given = [
+        event["event_data"]["res"]["given"]["scripts"]
+        for event in runner.events
+        if event["event"] == "runner_item_on_ok" and "given" in event["event_data"]["res"]
+    ]
+    assert given == [["cjk", "hangul"]]

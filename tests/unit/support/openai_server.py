@@ -317,12 +317,16 @@ NO_TEMPLATE = (
 
 
 def honest_text(prompt: str) -> str:
-    """Return the right answer to one of the questions that a probe asks."""
+    """Return the right answer to one of the questions that a probe or a soak asks."""
     if sum_asked := re.search(r"What is (\d+) plus (\d+)", prompt):
         total = int(sum_asked[1]) + int(sum_asked[2])
         return json.dumps({"sum": total, "is_even": total % 2 == 0}) if "JSON" in prompt else str(total)
     if echo := re.search(r"say nothing else: (\w+)", prompt):
         return echo[1]
+    if topic := re.search(r"Write one sentence about ([\w ]+)\.", prompt):
+        return f"There is much to say about {topic[1]}."
+    if limits := re.search(r"Count from (\d+) to (\d+)\.", prompt):
+        return ", ".join(map(str, range(int(limits[1]), int(limits[2]) + 1)))
     return "I am well."
 
 

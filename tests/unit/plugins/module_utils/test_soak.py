@@ -96,7 +96,7 @@ def test_a_healthy_server_passes_with_figures(server: fake.OpenAIServer) -> None
 def test_no_two_requests_can_be_answered_by_a_cache(server: fake.OpenAIServer) -> None:
     World().soak(server)
     soaked = [request.json for request in server.asked(fake.CHAT) if "cache_salt" in request.json]
-    assert len(soaked) == len({request["cache_salt"] for request in soaked}) == 6 + 40
+    assert len(soaked) == len({request["cache_salt"] for request in soaked}) == 10 + 40
     assert len({request["messages"][-1]["content"] for request in soaked}) > 20
 
 
@@ -104,7 +104,43 @@ def test_a_model_that_cannot_add_without_load_either_is_not_blamed_on_the_load(s
     server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.say("1000"))
     found = World().soak(server)
     assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_SUMS_NOT_JUDGED"])
+    assert "and 2 of 2 without load, too" in found["because"]
     assert "and 6 of 6 without load, too" in found["because"]
+
+
+def salad(exchange: fake.Exchange) -> None:
+    """Answer sums honestly, and whatever is longer with words that a broken drafter makes of it."""
+    words = "purple if the velvet seven ran of under quickly sing"
+    (fake.answer if " plus " in exchange.request.prompt else fake.say(words))(exchange)
+
+
+def test_long_answers_that_are_a_salad_of_words_under_load_fail_the_soak(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, *[fake.answer] * 12, salad)
+    found = World().soak(server)
+    assert (found["verdict"], ids(found)) == ("failed", ["SOAK_WRONG_ANSWERS"])
+
+
+def test_a_model_that_cannot_count_is_not_asked_to_under_load(server: fake.OpenAIServer) -> None:
+    def modest(exchange: fake.Exchange) -> None:
+        count = "Count from" in exchange.request.prompt
+        (fake.say("I am small and know only a few things.") if count else fake.answer)(exchange)
+
+    server.script("POST", fake.CHAT, modest)
+    assert World().soak(server)["verdict"] == "passed"
+    assert sum("Count from" in request.prompt for request in server.asked(fake.CHAT)) == 1
+    server.script("POST", fake.CHAT, fake.answer)
+    assert World().soak(server)["verdict"] == "passed"
+    assert sum("Count from" in request.prompt for request in server.asked(fake.CHAT)) > 6
+
+
+def test_questions_that_fail_because_somebody_took_the_engine_away_are_not_held_against_it(
+    server: fake.OpenAIServer,
+) -> None:
+    world = World()
+    world.units = itertools.chain([ACTIVE], itertools.repeat(ACTIVE.replace("ID=a", "ID=b")))
+    server.script("POST", fake.CHAT, *[fake.answer] * 5, fake.status(500, "gone"), fake.answer)
+    found = world.soak(server, requests=400)
+    assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_INTERRUPTED"])
 
 
 def test_a_shared_prefix_stands_before_every_question_and_is_not_salted() -> None:
@@ -189,7 +225,7 @@ def test_garbage_before_an_interruption_still_fails_the_soak(server: fake.OpenAI
     numbers = itertools.count(1)
 
     def action(exchange: fake.Exchange) -> None:
-        (fake.say("!!!!!!!!!!!!!!!!") if next(numbers) == 12 else slow)(exchange)
+        (fake.say("!!!!!!!!!!!!!!!!") if next(numbers) == 16 else slow)(exchange)
 
     server.script("POST", fake.CHAT, action)
     found = world.soak(server, requests=4000)
@@ -345,6 +381,60 @@ def test_what_the_counters_say(
     seen = Seen(results=WELL, took_s=2.0, before=before, after=after, kernel=(), expects_drafts=expects)
     found = report(PLAN, seen)
     assert (found["verdict"], ids(found)) == (verdict, [finding] if finding else [])
+
+
+def reported(*results: Result, alone: tuple[Result, ...] = ()) -> dict[str, t.Any]:
+    """Return the report of a soak that saw nothing beside these answers."""
+    plan = dataclasses.replace(PLAN, requests=len(results))
+    return report(
+        plan, Seen(results=results, took_s=2.0, alone=alone, before=metrics(None), after=metrics(None), kernel=())
+    )
+
+
+def many(right: int, wrong: int = 0, *, other: t.Any = "wrong", sentence: bool = False) -> tuple[Result, ...]:
+    well = Result("sane" if sentence else "right", "a", sentence=sentence)
+    return (*[well] * right, *[Result(other, "b", detail="x", sentence=sentence)] * wrong)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "finding"), [("garbage", "SOAK_GARBAGE"), ("failed", "SOAK_REQUESTS_FAILED"), ("wrong", "")]
+)
+def test_what_is_broken_without_load_is_no_better_for_it(outcome: str, finding: str) -> None:
+    found = reported(*many(40), alone=many(0, 6, other=outcome))
+    assert (found["verdict"], ids(found)) == ("failed" if finding else "passed", [finding] if finding else [])
+    if finding:
+        assert found["because"].startswith("6 of 6 ")
+        assert found["because"].endswith(" without load.")
+        assert found["samples"]
+
+
+@pytest.mark.parametrize("outcome", ["wrong", "garbage", "failed"])
+def test_wrong_answers_are_not_blamed_on_the_load_where_the_model_misses_without_it(outcome: str) -> None:
+    found = reported(*many(30, 10), alone=many(4, 2, other=outcome))
+    assert "SOAK_SUMS_NOT_JUDGED" in ids(found)
+    assert "SOAK_WRONG_ANSWERS" not in ids(found)
+
+
+@pytest.mark.parametrize(
+    ("right", "cut", "verdict"), [(21, 19, "passed"), (20, 20, "inconclusive"), (0, 1, "inconclusive")]
+)
+def test_half_of_the_answers_cut_prove_nothing(right: int, cut: int, verdict: str) -> None:
+    assert reported(*many(right, cut, other="cut"))["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("sums", "sentences", "verdict", "because"),
+    [
+        (many(98, 2), many(45, 5, sentence=True), "passed", ""),
+        (many(97, 3), many(50, sentence=True), "failed", "3 of 100 sums and counts are wrong."),
+        (many(100), many(44, 6, sentence=True), "failed", "6 of 50 sentences are wrong."),
+    ],
+)
+def test_sums_and_sentences_have_a_share_each_that_may_be_wrong(
+    sums: tuple[Result, ...], sentences: tuple[Result, ...], verdict: str, because: str
+) -> None:
+    found = reported(*sums, *sentences, alone=many(6))
+    assert (found["verdict"], found["because"] if because else "") == (verdict, because)
 
 
 def test_acceptance_and_hit_rate_are_those_of_the_soak_alone() -> None:

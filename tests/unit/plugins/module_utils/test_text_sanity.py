@@ -46,6 +46,9 @@ def kinds_of(text: str, **context: str) -> list[str]:
         "Wait...........",
         "\u00b5 = 3 \u03bcm, \u03c0 \u2248 3.14, \u211d\u00b2, \u00aa, \u2460, na\u00efve, \u0141\u00f3d\u017a",
         "\u2705 \U0001f600 \u2192 caf\u00e9 \u2014 \u201cquoted\u201d",
+        # An emoji of Unicode 16, and a place of the same block that nothing stands in yet.
+        "The sea sparkles \U0001fae9.",
+        "The sea sparkles \U0001fadd.",
         "Line one.\r\nLine two.\tTabbed.\n",
         "The quick brown fox jumps over the lazy dog. " * 2,
         "def f(x):\n    return x\n\n\ndef g(x):\n    return x\n",
@@ -67,6 +70,9 @@ def test_honest_texts_show_no_sign(text: str) -> None:
         ("\ue000", ["control_characters"]),
         ("\ud800", ["control_characters"]),
         ("\U000e0fff", ["control_characters"]),
+        ("\uffff", ["control_characters"]),
+        ("\ufdd0", ["control_characters"]),
+        ("\U0001fffe", ["control_characters"]),
         ("12 \ufffd\ufffd", ["replacement_characters"]),
         ("12 \u05e9", ["unexpected_script"]),
         ("12 \u538b", ["unexpected_script"]),
@@ -125,6 +131,14 @@ def test_a_thinking_process_in_the_middle_is_prose() -> None:
 )
 def test_a_script_that_is_expected_is_no_sign(prompt: str, scripts: tuple[str, ...]) -> None:
     assert sanity.signs(GREETING, prompt=prompt, scripts=scripts) == ()
+
+
+def test_foreign_letters_are_counted_beside_all_letters_and_digits() -> None:
+    assert sanity.foreign_share("12 \u538b") == (1, 3)
+    assert sanity.foreign_share("Tea, or \u8336, warms.") == (1, 11)
+    assert sanity.foreign_share("Tea, or \u8336, warms.", scripts=("cjk",)) == (0, 11)
+    assert sanity.foreign_share(GREETING) == (8, 8)
+    assert sanity.foreign_share(GREETING, prompt="\u4f60") == (0, 8)
 
 
 def test_expecting_one_script_does_not_allow_another() -> None:

@@ -60,6 +60,10 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[_job.Job]:
         ({"instance": "../writer"}, "'../writer' cannot be the name of an instance"),
         ({"instance": ""}, "'' cannot be the name of an instance"),
         ({"instance": "writer", "shared_prefix": -1}, "shared_prefix has to be zero or more."),
+        (
+            {"instance": "writer", "scripts": ["cjk", "latein"]},
+            "scripts does not know 'latein'; it knows any, arabic, ",
+        ),
         ({"url": "127.0.0.1:8000"}, "does not start with http://"),
     ],
 )
