@@ -105,6 +105,12 @@ class Generation:
         """The fingerprints of its engines, by instance."""
         return {one.name: one.spec for one in self.members}
 
+    def part(self, member: Member) -> Generation:
+        """Return an instance alone, with the files that are its own."""
+        unit = f"/{_instance.UNIT_FOLDER}/{_instance.unit_name(member.name)}"
+        own = {unit, f"/{_instance.INSTANCE_FOLDER}/{member.name}.json"}
+        return Generation((member,), tuple(file for file in self.files if file.dest in own))
+
     def as_plain(self) -> dict[str, t.Any]:
         """Return the manifest."""
         return {
@@ -200,15 +206,20 @@ class Store:
 
     def load(self, name: str) -> Generation:
         """Return a generation; raise GenerationError where it is missing or not what it was."""
+        found = self._whole(name)
+        if found is None:
+            known = ", ".join(one for one in self.ledger().good if self._whole(one)) or "none"
+            raise GenerationError(f"this box has no whole generation {name!r}; it has {known}")
+        return found
+
+    def _whole(self, name: str) -> Generation | None:
+        """Return a generation, or None where it is missing or not what it was."""
         data = self._read(self._generations / name / "manifest.json")
         try:
             found = Generation.from_plain(data)
         except (KeyError, TypeError, ValueError):
-            found = Generation()
-        if not name or not data or found.id != name:
-            known = ", ".join(self.ledger().good) or "none"
-            raise GenerationError(f"this box has no whole generation {name!r}; it has {known}")
-        return found
+            return None
+        return found if name and found.id == name else None
 
     def proof(self, name: str) -> dict[str, t.Any]:
         """Return when and how a generation was last proven, empty where it never was."""
@@ -320,17 +331,11 @@ class Store:
 
     def has(self, name: str) -> bool:
         """Return whether there is a whole generation of that name."""
-        try:
-            self.load(name)
-        except GenerationError:
-            return False
-        return True
+        return self._whole(name) is not None
 
     def _members(self, name: str) -> tuple[Member, ...]:
-        try:
-            return self.load(name).members
-        except GenerationError:
-            return ()
+        found = self._whole(name)
+        return found.members if found else ()
 
     def _read(self, path: pathlib.Path) -> dict[str, t.Any]:
         try:

@@ -127,13 +127,8 @@ class Switch:
 
     def _stop(self, wanted: _generation.Generation) -> None:
         """Stop what is not wanted, all of it before the first start: the box has to have room again."""
-        specs = wanted.specs
-        for name in _instance.placed(self.box.sysroot):
-            if name not in specs:
-                self.tell(f"stopping {_instance.container_name(name)}")
-                _converge.stopped(self.box, name, remove=True)
-                _converge.remove_leftover(self.box.run, name, self.tell)
-        for name, spec in specs.items():
+        self._remove_others(wanted.specs)
+        for name, spec in wanted.specs.items():
             found = _instance.observe(self.box.run, name, self.box.sysroot)
             right = found.running_spec == spec and (found.unit.serving or found.unit.starting)
             running = found.unit.active_state not in {"inactive", "failed"} or found.container is not None
@@ -144,6 +139,13 @@ class Switch:
             if found.unit.load_state != "not-found":
                 self._systemctl("disable", "--now", found.unit.name)
             _converge.remove_leftover(self.box.run, name, self.tell)
+
+    def _remove_others(self, names: c.Container[str]) -> None:
+        for name in _instance.placed(self.box.sysroot):
+            if name not in names:
+                self.tell(f"stopping {_instance.container_name(name)}")
+                _converge.stopped(self.box, name, remove=True)
+                _converge.remove_leftover(self.box.run, name, self.tell)
 
     def _start(self, member: _generation.Member, *, keep_trying: bool) -> bool:
         """Serve an instance, and return whether it had to be started."""
@@ -257,20 +259,24 @@ class Switch:
         try:
             wanted = self.store.load(marker.before) if marker.before else _generation.Generation()
         except _generation.GenerationError as error:
-            return self._end_back(dataclasses.replace(last, message=f"{failed} Nothing was restored: {error}."))
+            # What failed must not go on serving, whether or not there is anything to take its place.
+            try:
+                self._remove_others(self._untouched(marker))
+            except (OSError, _instance.UnitError) as trouble:
+                self._try_again(marker, trouble)
+            left = ", ".join(_instance.placed(self.box.sysroot))
+            rest = f"What the switch had not touched was left alone: {left}." if left else "The box serves nothing now."
+            message = f"{failed} What failed was stopped. Nothing was restored: {error}. {rest}"
+            return self._end_back(dataclasses.replace(last, message=message))
         self.tell(f"going back to {f'generation {wanted.id}' if marker.before else 'an empty box'}: {wanted.about}")
         try:
             self._bring(marker, wanted)
         except (SwitchError, _generation.GenerationError, OSError, _instance.UnitError) as error:
-            lasting = isinstance(error, SwitchError | _generation.GenerationError)
-            if not lasting and marker.tries < _TRIES:
-                self.store.mark(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
-                raise
-            for one in wanted.members:
-                self.box.run(["systemctl", "start", "--no-block", _instance.unit_name(one.name)])
+            if not isinstance(error, SwitchError | _generation.GenerationError):
+                self._try_again(marker, error)
             message = (
                 f"{failed} Generation {wanted.id} ({wanted.about}), which served before, could not be restored: "
-                f"{error} systemd goes on trying to start it."
+                f"{str(error).rstrip('.')}. {self._leave(wanted)}"
             )
             return self._end_back(dataclasses.replace(last, message=message))
         if not marker.before:
@@ -281,6 +287,49 @@ class Switch:
         proven = f"proven {took:.0f} s after the failure" if took > 0 else "proven"
         message = f"{failed} Generation {wanted.id} was restored and serves again, {proven}: {wanted.about}."
         return self._end_back(dataclasses.replace(last, outcome="restored", message=message, restored_s=round(took, 1)))
+
+    def _try_again(self, marker: _generation.Marker, error: Exception) -> None:
+        """Have systemd run this again, for as long as what is in the way may pass by itself."""
+        if marker.tries < _TRIES:
+            self.store.mark(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
+            raise error
+
+    def _untouched(self, marker: _generation.Marker) -> tuple[str, ...]:
+        """Return what of the failed generation served before as well, by its records: it runs on as it did."""
+        records = {name: self.store.record(name) for name in self._specs(marker.to)}
+        return tuple(
+            name
+            for name, spec in self._specs(marker.to).items()
+            if (records[name].get("generation"), records[name].get("spec")) == (marker.before, spec)
+        )
+
+    def _leave(self, wanted: _generation.Generation) -> str:
+        """Leave to systemd what it can start of a generation that could not be restored, and say what comes of it.
+
+        A unit whose files could not be put back is still the one that failed, and is not started for its name.
+        """
+        tried, stopped = [], []
+        for one in wanted.members:
+            unit = _instance.unit_name(one.name)
+            if self._is_what_served(wanted, one):
+                self.box.run(["systemctl", "start", "--no-block", unit])
+                tried.append(unit)
+            else:
+                self.box.run(["systemctl", "disable", "--now", unit])
+                stopped.append(unit)
+        said = [f"systemd goes on with {', '.join(tried)}."] if tried else []
+        if stopped:
+            said.append(f"Its files are not in place, so this stays stopped and disabled: {', '.join(stopped)}.")
+        return " ".join(said)
+
+    def _is_what_served(self, wanted: _generation.Generation, member: _generation.Member) -> bool:
+        """Whether a unit on the disk is that of a generation, or runs its engine already."""
+        try:
+            if self.store.in_place(wanted.part(member)):
+                return True
+        except (_generation.GenerationError, OSError):
+            pass
+        return _instance.observe(self.box.run, member.name, self.box.sysroot).running_spec == member.spec
 
     def _since_failure(self, marker: _generation.Marker) -> float:
         """Return the seconds since the failure, 0 where a wall clock that was turned back is all that knows them."""

@@ -220,19 +220,76 @@ def test_a_way_back_that_leads_nowhere_ends(box: Box, monkeypatch: pytest.Monkey
     assert "could not be restored: [Errno 30] Read-only file system" in last.message
 
 
-def test_a_way_back_without_its_secrets_ends_at_once(box: Box) -> None:
-    lost = {"file": "/var/lib/gb10-fleet/secrets/gone.env", "hash": "1"}
-    path = box.root / lost["file"].lstrip("/")
+def with_secrets(box: Box, base: _generation.Generation, *names: str) -> tuple[_generation.Generation, pathlib.Path]:
+    """Return a generation of which instances have a secret environment, and where that lies."""
+    secrets = {"file": "/var/lib/gb10-fleet/secrets/lost.env", "hash": "1"}
+    path = box.root / secrets["file"].lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("TOKEN=1\n")
-    old = dataclasses.replace(OLD, members=tuple(dataclasses.replace(one, secrets=lost) for one in OLD.members))
+    members = (dataclasses.replace(one, secrets=secrets) if one.name in names else one for one in base.members)
+    return dataclasses.replace(base, members=tuple(members)), path
+
+
+@pytest.mark.parametrize("how", ["broken", "wrong"])
+@pytest.mark.parametrize("new", [NEW, SAME_NAME], ids=["another name", "the same name"])
+def test_a_way_back_without_its_secrets_ends_at_once_and_what_failed_is_not_started_for_its_name(
+    box: Box, how: str, new: _generation.Generation
+) -> None:
+    old, path = with_secrets(box, OLD, "writer")
     box.serve(old)
     path.unlink()
-    box.broken.add("new")
-    last = box.serve(NEW)
+    getattr(box, how).add("new")
+    last = box.serve(new)
     assert last.outcome == "down"
     assert "the secrets of vllm-writer" in last.message
+    assert "this stays stopped and disabled: vllm-writer.service." in last.message
+    assert "systemd goes on" not in last.message
     assert box.store.marker() is None
+    assert (box.engines, box.enabled) == ({}, set())
+    box.restart()
+    assert box.engines == {}
+
+
+def test_a_neighbour_of_what_cannot_be_restored_runs_on(box: Box) -> None:
+    old, path = with_secrets(box, WITH_NEIGHBOUR, "writer")
+    box.serve(old)
+    path.unlink()
+    box.wrong.add("new")
+    last = box.serve(NEIGHBOUR_STAYS)
+    assert last.outcome == "down"
+    assert "systemd goes on with vllm-neighbour.service. " in last.message
+    assert (box.engines, box.enabled) == ({"neighbour": "beside"}, {"neighbour"})
+
+
+@pytest.mark.parametrize("text", ["{", None], ids=["damaged", "missing"])
+@pytest.mark.parametrize("new", [NEW, SAME_NAME], ids=["another name", "the same name"])
+def test_what_failed_is_stopped_where_what_served_before_is_damaged(
+    box: Box, new: _generation.Generation, text: str | None
+) -> None:
+    box.serve(OLD)
+    manifest = box.store.folder / "generations" / OLD.id / "manifest.json"
+    manifest.unlink() if text is None else manifest.write_text(text)
+    box.wrong.add("new")
+    last = box.serve(new)
+    assert last.outcome == "down"
+    assert "What failed was stopped. Nothing was restored: " in last.message
+    assert f"no whole generation '{OLD.id}'; it has none. The box serves nothing now." in last.message
+    assert box.serves(NOTHING)
+    box.restart()
+    assert box.engines == {}
+    # And the way forward is open.
+    box.wrong.clear()
+    assert box.serve(new).outcome == "served"
+
+
+def test_a_neighbour_that_was_not_touched_runs_on_where_what_served_before_is_damaged(box: Box) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    (box.store.folder / "generations" / WITH_NEIGHBOUR.id / "manifest.json").unlink()
+    box.wrong.add("new")
+    last = box.serve(NEIGHBOUR_STAYS)
+    assert last.outcome == "down"
+    assert "What the switch had not touched was left alone: neighbour." in last.message
+    assert (box.engines, box.enabled) == ({"neighbour": "beside"}, {"neighbour"})
 
 
 def test_a_loss_of_power_before_the_records_are_written_is_made_up_for(
