@@ -78,7 +78,7 @@ class Deployment:
                 return Outcome(True, f"generation {wanted.id} would serve {wanted.about}", wanted.id, diff=diff)
             self.store.stage(wanted)
             self._ask(wanted)
-        return dataclasses.replace(self.wait(wanted.id, step_s), diff=diff)
+        return dataclasses.replace(self._reach(wanted.id, step_s), diff=diff)
 
     def go_back(self, name: str, *, undo: bool, begin: bool, step_s: float) -> Outcome:
         """Serve a good generation again: that of a name, else the previous one.
@@ -86,7 +86,7 @@ class Deployment:
         With ``undo`` it is the one that the last switch came from, and an empty box where there was none.
         """
         if not begin:
-            return self.wait(name, step_s)
+            return self._reach(name, step_s)
         ledger = self.store.ledger()
         target = name or (self._undone(ledger.last) if undo else ledger.previous)
         if not target and not undo:
@@ -103,7 +103,7 @@ class Deployment:
         if not self._joins(wanted.id):
             self.store.stage(wanted)
             self._ask(wanted, undo=undo)
-        return dataclasses.replace(self.wait(wanted.id, step_s), diff=diff)
+        return dataclasses.replace(self._reach(wanted.id, step_s), diff=diff)
 
     def _undone(self, last: _generation.Last) -> str:
         """Return what served before the last switch; where it proved anew what served, what served before that."""
@@ -125,6 +125,18 @@ class Deployment:
         if outcome.finished and outcome.last:  # however it ended: what comes next decides what is to be done about it
             return dataclasses.replace(outcome, failed=False, message=outcome.last.message)
         return outcome
+
+    def _reach(self, name: str, step_s: float) -> Outcome:
+        """Wait for the end of the switch to a generation; another one may have begun and ended since the last look."""
+        outcome = self.wait(name, step_s)
+        if outcome.last is None or not name or outcome.last.to == name:
+            return outcome
+        message = (
+            f"another run has switched this box to generation {outcome.last.to} meanwhile, and not to {name}, which "
+            f"was asked for here; see to it that both runs want the same, and run this again. How that one ended: "
+            f"{outcome.last.message}"
+        )
+        return dataclasses.replace(outcome, message=message, failed=True)
 
     def wait(self, name: str, step_s: float) -> Outcome:
         """Wait up to ``step_s`` seconds for the end of the switch that is under way."""

@@ -163,6 +163,33 @@ def test_the_same_switch_is_joined_and_another_one_refused(box: Box) -> None:
         serve(box, NEW, step_s=0)
 
 
+@pytest.mark.parametrize("how", ["serving", "going back"])
+def test_a_run_that_another_one_has_overtaken_fails(box: Box, how: str) -> None:
+    serve(box, OLD)
+    serve(box, generation(writer="third"))
+    box.minded = False
+    if how == "serving":
+        first = serve(box, NEW, step_s=1)
+    else:
+        first = deployment(box).go_back(OLD.id, undo=False, begin=True, step_s=1)
+    assert not first.finished
+    # The box gets there between two looks of the first run, and then a second one has it go elsewhere.
+    box.program = False
+    box.switch()
+    other = generation(writer="other")
+    assert not serve(box, other, step_s=1).finished
+    box.program = False
+    box.switch()
+    if how == "serving":
+        ended = serve(box, NEW, begin=False)
+    else:
+        ended = deployment(box).go_back(first.generation, undo=False, begin=False, step_s=60)
+    assert (ended.finished, ended.failed) == (True, True)
+    wanted = f"another run has switched this box to generation {other.id} meanwhile, and not to {first.generation}"
+    assert ended.message.startswith(wanted)
+    assert "run this again" in ended.message
+
+
 def test_a_switch_that_nobody_is_at_is_told_and_finished_by_the_next_run(box: Box) -> None:
     box.minded = False
     serve(box, OLD, step_s=0)
