@@ -62,6 +62,11 @@ class Switch:
         """Finish the switch that is under way, and return how it ended; None where there is none."""
         marker = self.store.marker()
         if marker is None:
+            if self.store.unreadable:
+                self.tell(
+                    "nobody can read the marker of a switch any more, so it cannot be finished: it lies in "
+                    f"{self.store.set_aside()} now. The box may be half on its way: deploy it (site.yml)."
+                )
             return None
         last = self.store.ledger().last
         if last.asked == marker.asked:  # it had ended, and only records and the marker were left

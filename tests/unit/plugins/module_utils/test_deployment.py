@@ -214,6 +214,17 @@ def test_settling_does_not_fail_over_how_the_earlier_switch_ended(box: Box) -> N
     assert not deployment(box).settle(begin=True, step_s=0).changed
 
 
+def test_settling_has_the_box_put_aside_a_marker_that_nobody_can_read(box: Box) -> None:
+    serve(box, OLD)
+    marker = box.store.folder / "switch.json"
+    marker.write_text("")
+    assert deployment(box, check_mode=True).settle(begin=True, step_s=60).message == "no switch is under way"
+    assert not box.program
+    assert deployment(box).settle(begin=True, step_s=60).message == "no switch is under way"
+    box.sleep(1)
+    assert not marker.exists()
+
+
 def test_settling_in_check_mode_says_so(box: Box) -> None:
     box.minded = False
     serve(box, OLD, step_s=0)

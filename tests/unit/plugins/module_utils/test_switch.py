@@ -13,7 +13,13 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _converge, _generation, _instance, _switch
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _converge,
+    _generation,
+    _instance,
+    _soak_engine,
+    _switch,
+)
 from tests.unit.support.switch_box import Box, Boxes, KilledError, generation
 
 
@@ -451,6 +457,24 @@ def test_a_first_deployment_is_forgiven_one_loss_of_power_and_not_two(box: Box) 
 
 def test_no_marker_is_no_switch(box: Box) -> None:
     assert box.switch() is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"to": "x", "from": "another version"}'])
+def test_a_marker_that_nobody_can_read_is_set_aside_with_a_word_and_is_no_switch(box: Box, text: str) -> None:
+    box.serve(OLD)
+    marker = box.store.folder / "switch.json"
+    marker.write_text(text)
+    assert not box.store.under_way
+    assert not _soak_engine.switch_under_way(box.root)
+    told: list[str] = []
+    assert _switch.Switch(box.acting(), box.store, box.prove, told.append, box.boot_id).run() is None
+    assert not marker.exists()
+    aside = box.store.folder / "switch.unreadable"
+    assert aside.read_text() == text
+    assert f"it lies in {aside} now" in told[0]
+    assert "deploy it (site.yml)" in told[0]
+    assert box.serves(OLD)
+    assert box.serve(NEW).outcome == "served"
 
 
 def test_a_generation_that_was_damaged_is_not_started(box: Box) -> None:
