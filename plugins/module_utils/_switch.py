@@ -26,6 +26,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _generation,
     _instance,
     _proof,
+    _watch_timers,
 )
 
 _STEP_S: t.Final = 5.0
@@ -181,7 +182,7 @@ class Switch:
             to=wanted.id,
             before=marker.before,
             outcome="served",
-            message=f"generation {wanted.id} serves and is proven: {wanted.about}",
+            message=f"generation {wanted.id} serves and is proven: {wanted.about}{self._watch(wanted)}",
             at=at,
             asked=marker.asked,
             specs=wanted.specs,
@@ -193,6 +194,24 @@ class Switch:
         self.store.keep_ledger(_generation.Ledger(wanted.id, good[: marker.keep], last))
         self._write_records(wanted)
         return self._ended()
+
+    def _watch(self, generation: _generation.Generation) -> str:
+        """Have the box watch what serves as its settings say, and return what is to be said of it.
+
+        An engine that was started has brought its timer along; one that runs on has not. Whatever is wrong with a timer
+        is no reason to serve something else.
+        """
+        notes: list[str] = []
+        for wanted in (True, False):
+            names = [one.name for one in generation.members if bool(one.settings.get("liveness")) == wanted]
+            try:
+                found = _watch_timers.converge(self.box.run, names, wanted=wanted, check_mode=False)
+                notes += found.notes
+            except _instance.UnitError as error:
+                notes.append(f"the watch of {', '.join(names)} is not as it should be: {error}")
+        for note in notes:
+            self.tell(note)
+        return "".join(f". But {note.rstrip('.')}" for note in notes)
 
     def _write_records(self, generation: _generation.Generation) -> None:
         """Write the deploy records of a generation that serves, by its proof."""
@@ -291,6 +310,7 @@ class Switch:
         # Nobody knows how long the box was down where its clock was turned back meanwhile.
         proven = f"proven {took:.0f} s after the failure" if took > 0 else "proven"
         message = f"{failed} Generation {wanted.id} was restored and serves again, {proven}: {wanted.about}."
+        message += self._watch(wanted).removeprefix(".")
         return self._end_back(dataclasses.replace(last, outcome="restored", message=message, restored_s=round(took, 1)))
 
     def _try_again(self, marker: _generation.Marker, error: Exception) -> None:

@@ -20,7 +20,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _soak_engine,
     _switch,
 )
-from tests.unit.support.switch_box import Box, Boxes, KilledError, generation
+from tests.unit.support.switch_box import Box, Boxes, KilledError, generation, watched
 
 
 @pytest.fixture
@@ -457,6 +457,62 @@ def test_a_first_deployment_is_forgiven_one_loss_of_power_and_not_two(box: Box) 
 
 def test_no_marker_is_no_switch(box: Box) -> None:
     assert box.switch() is None
+
+
+def test_the_watch_of_an_engine_that_runs_on_follows_its_generation_forth_and_back(box: Box) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    box.starts.clear()
+    assert box.serve(watched(WITH_NEIGHBOUR)).outcome == "served"
+    assert box.timers == {"neighbour", "writer"}
+    assert box.serve(WITH_NEIGHBOUR).outcome == "served"
+    assert box.timers == set()
+    assert box.serve(watched(WITH_NEIGHBOUR)).outcome == "served"
+    assert box.timers == {"neighbour", "writer"}
+    assert box.starts == []
+
+
+def test_a_neighbour_is_watched_again_when_the_box_has_gone_back(box: Box) -> None:
+    old = watched(WITH_NEIGHBOUR)
+    box.serve(old)
+    box.timers.clear()
+    box.wrong.add("new")
+    assert box.serve(NEIGHBOUR_STAYS).outcome == "restored"
+    assert box.serves(old)
+    assert box.timers == {"neighbour", "writer"}
+
+
+def test_a_box_that_is_killed_on_its_way_is_watched_in_the_end(
+    boxes: Boxes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    old, new = WITH_NEIGHBOUR, watched(WITH_NEIGHBOUR)
+    at = 1
+    while True:
+        box = boxes.make(tmp_path_factory.mktemp("box"))
+        if not interrupted(box, old, new, at):
+            break
+        while box.store.marker() is not None:
+            box.switch()
+        assert box.serves(new)
+        assert box.timers == {"neighbour", "writer"}, f"killed before step {at}"
+        at += 1
+    assert at > 5
+
+
+@pytest.mark.parametrize(("how", "says"), [("masked", "is masked"), ("jammed", "is not as it should be")])
+@pytest.mark.parametrize("back", [False, True], ids=["forth", "back"])
+def test_a_timer_that_does_not_start_undoes_no_switch_and_is_told_of(box: Box, how: str, says: str, back: bool) -> None:
+    wanted = watched(OLD)
+    getattr(box, how).add("writer")
+    last = box.serve(wanted)
+    assert last.outcome == "served"
+    if back:
+        box.broken.add("new")
+        last = box.serve(SAME_NAME)
+        assert last.outcome == "restored"
+    assert box.serves(wanted)
+    assert says in last.message
+    assert "writer" in last.message.partition(" But ")[2]
+    assert box.timers == set()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"to": "x", "from": "another version"}'])
