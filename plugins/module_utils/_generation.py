@@ -101,6 +101,11 @@ class Generation:
         return ", ".join(one.about for one in self.members) or "nothing"
 
     @property
+    def engines(self) -> frozenset[tuple[str, str, str]]:
+        """Its engines, with their secrets; all else of it is how these are cared for."""
+        return frozenset((one.name, one.spec, one.secrets.get("hash", "")) for one in self.members)
+
+    @property
     def specs(self) -> dict[str, str]:
         """The fingerprints of its engines, by instance."""
         return {one.name: one.spec for one in self.members}
@@ -335,6 +340,11 @@ class Store:
     def has(self, name: str) -> bool:
         """Return whether there is a whole generation of that name."""
         return self._whole(name) is not None
+
+    def alike(self, generation: Generation, *names: str) -> set[str]:
+        """Return those of the named generations that have the same engines as one, and differ in other things alone."""
+        found = {name: self._whole(name) for name in names}
+        return {name for name, one in found.items() if one and one.engines == generation.engines}
 
     def _members(self, name: str) -> tuple[Member, ...]:
         found = self._whole(name)

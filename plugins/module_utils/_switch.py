@@ -189,6 +189,8 @@ class Switch:
         )
         # A generation that is undone was good for this box alone.
         bad = {wanted.id, marker.before} if marker.undo else {wanted.id}
+        # How often an engine is looked at is no engine: an edit of that takes no place, and is none to go back from.
+        bad |= self.store.alike(wanted, *ledger.good)
         good = (wanted.id, *(one for one in ledger.good if one not in bad))
         # The ledger first: with it the generation counts, and a record must not tell of one that does not.
         self.store.keep_ledger(_generation.Ledger(wanted.id, good[: marker.keep], last))

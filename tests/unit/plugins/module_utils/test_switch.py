@@ -367,6 +367,26 @@ def test_only_so_many_good_generations_are_kept(box: Box) -> None:
     assert {path.name for path in (box.store.folder / "generations").iterdir()} == set(kept)
 
 
+def test_an_edit_that_restarts_no_engine_takes_the_place_of_what_it_edits(box: Box) -> None:
+    edited = [watched(SAME_NAME, period_s) for period_s in (300, 600, 900)]
+    for one in (OLD, *edited):
+        box.serve(one)
+    assert box.starts == ["old", "new"]
+    ledger = box.store.ledger()
+    assert ledger.good == (edited[-1].id, OLD.id)
+    assert ledger.previous == OLD.id
+    # What the last switch came from can be undone to all the same.
+    assert box.store.has(edited[1].id)
+    assert not box.store.has(edited[0].id)
+
+
+def test_another_secret_is_another_engine(box: Box) -> None:
+    changed, _path = with_secrets(box, OLD, "writer")
+    box.serve(OLD)
+    box.serve(changed)
+    assert box.store.ledger().good == (changed.id, OLD.id)
+
+
 CASES: dict[str, tuple[_generation.Generation, _generation.Generation, set[str]]] = {
     "another name": (OLD, NEW, set()),
     "the same name": (OLD, SAME_NAME, set()),
