@@ -21,6 +21,7 @@ import uuid
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _converge,
+    _deploy_record,
     _docker,
     _files,
     _generation,
@@ -94,6 +95,8 @@ class Deployment:
         wanted = self.store.load(target) if target else _generation.Generation()
         if target and target not in ledger.good and target != ledger.last.before:
             raise DeploymentError(f"generation {target} was never proven on this box; nothing was changed.")
+        if not name and not undo:
+            self._check_soaks(wanted)
         self._check_things(wanted)
         diff = [] if self._joins(wanted.id) else self.differences(wanted)
         if not diff and not self._joins(wanted.id):
@@ -195,10 +198,11 @@ class Deployment:
                     "spec": one.spec,
                     **{key: one.settings.get(key) for key in _SHOWN},
                     "group": _instance.rank_of(one.settings),
+                    **_deploy_record.standing(self.store.record(one.name), one.settings, one.spec),
                 }
                 for one in members
             ]
-            good.append({"id": name, "proven_at": self.store.proof(name).get("at", ""), "instances": instances})
+            good.append({"id": name, "answered_at": self.store.proof(name).get("at", ""), "instances": instances})
         return {
             "serving": ledger.serving,
             "good": good,
@@ -297,6 +301,16 @@ class Deployment:
             if image and not _docker.image_id(self.box.run, image):
                 raise DeploymentError(
                     f"the image of {one.about} is not on the box any more; `docker pull {image}`, and run this again."
+                )
+
+    def _check_soaks(self, wanted: _generation.Generation) -> None:
+        """Refuse a generation that nobody has named, and of which a soak has shown that it answers wrong."""
+        for one in wanted.members:
+            said = _deploy_record.standing(self.store.record(one.name), one.settings, one.spec)
+            if said["soak"] == "failed":
+                raise DeploymentError(
+                    f"{one.about} of generation {wanted.id} is not proven: {str(said['because']).rstrip('.')}; name "
+                    "the generation to go back to it all the same; nothing was changed."
                 )
 
     def _check_secrets(self, wanted: _generation.Generation) -> None:

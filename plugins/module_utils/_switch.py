@@ -182,7 +182,10 @@ class Switch:
             to=wanted.id,
             before=marker.before,
             outcome="served",
-            message=f"generation {wanted.id} serves and is proven: {wanted.about}{self._watch(wanted)}",
+            message=(
+                f"generation {wanted.id} serves and has answered: {wanted.about}{self._unproven(wanted)}"
+                f"{self._watch(wanted)}"
+            ),
             at=at,
             asked=marker.asked,
             specs=wanted.specs,
@@ -196,6 +199,15 @@ class Switch:
         self.store.keep_ledger(_generation.Ledger(wanted.id, good[: marker.keep], last))
         self._write_records(wanted)
         return self._ended()
+
+    def _unproven(self, generation: _generation.Generation) -> str:
+        """Return what has answered and is not proven for all that, by what its records are about to say."""
+        said = []
+        for one in generation.members:
+            found = _deploy_record.standing(self.store.record(one.name), one.settings, one.spec)
+            if not found["proven"]:
+                said.append(f"{_instance.container_name(one.name)} ({str(found['because']).rstrip('.')})")
+        return f". Not proven: {', '.join(said)}" if said else ""
 
     def _watch(self, generation: _generation.Generation) -> str:
         """Have the box watch what serves as its settings say, and return what is to be said of it.
@@ -310,8 +322,8 @@ class Switch:
             return self._end_back(dataclasses.replace(last, message=message))
         took = self._since_failure(marker)
         # Nobody knows how long the box was down where its clock was turned back meanwhile.
-        proven = f"proven {took:.0f} s after the failure" if took > 0 else "proven"
-        message = f"{failed} Generation {wanted.id} was restored and serves again, {proven}: {wanted.about}."
+        answered = f", answering {took:.0f} s after the failure" if took > 0 else ""
+        message = f"{failed} Generation {wanted.id} was restored and serves again{answered}: {wanted.about}."
         message += self._watch(wanted).removeprefix(".")
         return self._end_back(dataclasses.replace(last, outcome="restored", message=message, restored_s=round(took, 1)))
 

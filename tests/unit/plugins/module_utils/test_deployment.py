@@ -335,6 +335,26 @@ def test_going_back_to_secrets_that_are_gone_is_refused_by_a_trial_already(box: 
     assert box.serves(NEW)
 
 
+def test_an_engine_that_failed_its_soak_is_gone_back_to_where_it_is_named_alone(box: Box) -> None:
+    serve(box, OLD)
+    soak = {"spec": "old", "verdict": "failed", "because": "3 of 400 answers are garbage."}
+    box.store.keep_record("writer", {**box.store.record("writer"), "soak": soak})
+    assert deployment(box).as_dict()["good"][0]["instances"][0]["soak"] == "failed"
+    serve(box, generation(writer="new"))
+    said = {one["instances"][0]["spec"]: one["instances"][0] for one in deployment(box).as_dict()["good"]}
+    assert (said["new"]["proven"], said["new"]["soak"]) == (True, "")
+    assert (said["old"]["proven"], said["old"]["soak"]) == (False, "failed")
+    with pytest.raises(_deployment.DeploymentError, match=r"is not proven: its soak failed: 3 of 400 .*; name the"):
+        deployment(box).go_back("", undo=False, begin=True, step_s=60)
+    assert box.engines == {"writer": "new"}
+    outcome = deployment(box).go_back(OLD.id, undo=False, begin=True, step_s=60)
+    assert outcome.message.endswith(". Not proven: vllm-writer (its soak failed: 3 of 400 answers are garbage)")
+    assert not box.store.record("writer")["proven"]
+    # What is undone is the switch, whatever it came from.
+    serve(box, generation(writer="newer"))
+    assert deployment(box).go_back("", undo=True, begin=True, step_s=60).generation == OLD.id
+
+
 def test_what_serves_without_a_generation_is_adopted_to_go_back_to(box: Box) -> None:
     serve(box, OLD)
     text = "# Rendered\nTOKEN=kept\n"

@@ -120,7 +120,7 @@ def test_a_clock_that_jumps_does_not_change_how_long_it_took(
     last = _switch.Switch(box.acting(), box.store, box.prove, tell, box.boot_id, box.wall).run()
     assert last is not None
     assert last.restored_s == pytest.approx(7)
-    assert "was restored and serves again, proven 7 s after the failure: " in last.message
+    assert "was restored and serves again, answering 7 s after the failure: " in last.message
 
 
 def test_a_clock_that_was_turned_back_while_the_box_was_down_makes_up_no_time(box: Box) -> None:
@@ -134,7 +134,7 @@ def test_a_clock_that_was_turned_back_while_the_box_was_down_makes_up_no_time(bo
     last = box.switch()
     assert last is not None
     assert (last.outcome, last.restored_s) == ("restored", 0)
-    assert "was restored and serves again, proven: " in last.message
+    assert "was restored and serves again: " in last.message
 
 
 def test_without_anything_good_the_box_ends_without_the_new(box: Box) -> None:
