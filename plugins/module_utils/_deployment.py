@@ -239,7 +239,10 @@ class Deployment:
     def _ask(self, wanted: _generation.Generation, *, undo: bool = False) -> None:
         self._check_secrets(wanted)
         ledger = self.store.ledger()
-        before = ledger.serving or next(iter(ledger.good), "") or self._adopt()
+        before = ledger.serving or next(iter(ledger.good), "")
+        if not self._is_whole(before):
+            # Where nothing can be adopted either, the switch goes on: somebody wants to get away from there.
+            before = self._adopt() or before
         # Enabled before the marker is there: from then on, whatever happens to the box, somebody goes on.
         self._systemctl("enable", UNIT)
         self.store.mark(
@@ -262,7 +265,7 @@ class Deployment:
         self._systemctl("start", UNIT)
 
     def _adopt(self) -> str:
-        """Make a generation of what serves on a box that knows of none, so that there is something to go back to."""
+        """Make a generation of what serves on a box that has no whole one of it, so that there is a way back."""
         members: list[_generation.Member] = []
         files: list[_generation.File] = []
         root = self.box.sysroot
@@ -279,7 +282,9 @@ class Deployment:
             return ""
         adopted = _generation.Generation(tuple(members), tuple(files))
         self.store.stage(adopted)
-        self.store.keep_ledger(dataclasses.replace(self.store.ledger(), serving=adopted.id, good=(adopted.id,)))
+        ledger = self.store.ledger()
+        good = (adopted.id, *(one for one in ledger.good if one != adopted.id and self._is_whole(one)))
+        self.store.keep_ledger(dataclasses.replace(ledger, serving=adopted.id, good=good))
         return adopted.id
 
     def _adopted_secrets(self, name: str) -> dict[str, str]:
@@ -317,6 +322,14 @@ class Deployment:
         for one in wanted.members:
             if one.secrets:
                 self.store.secret_text(one)
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether the box still has all of a generation that it could put back."""
+        try:
+            self._check_secrets(self.store.load(name))
+        except _generation.GenerationError:
+            return False
+        return True
 
     def _secrets_in_place(self, wanted: _generation.Generation) -> bool:
         try:

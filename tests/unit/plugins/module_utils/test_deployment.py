@@ -368,6 +368,38 @@ def test_what_serves_without_a_generation_is_adopted_to_go_back_to(box: Box) -> 
     assert (box.root / _instance.INSTANCE_FOLDER / "writer.env").read_text() == text
 
 
+@pytest.mark.parametrize("lost", ["manifest", "secrets"])
+def test_what_serves_is_adopted_anew_where_its_generation_is_not_whole_any_more(box: Box, lost: str) -> None:
+    serve(box, generation(writer="older"))
+    old = with_secrets(box, OLD, "one")
+    serve(box, old)
+    if lost == "manifest":
+        (box.store.folder / "generations" / old.id / "manifest.json").write_text("{")
+    else:
+        (box.store.folder / "secrets" / "one.env").unlink()
+    box.broken.add("new")
+    outcome = serve(box, NEW)
+    assert outcome.last is not None
+    assert outcome.last.outcome == "restored"
+    assert box.engines == {"writer": "old"}
+    assert (box.root / _instance.INSTANCE_FOLDER / "writer.env").read_text() == "TOKEN=one\n"
+    # What cannot be gone back to any more takes no place.
+    assert box.store.ledger().good == (outcome.last.before, generation(writer="older").id)
+
+
+def test_a_box_without_a_whole_generation_that_serves_nothing_can_go_on(box: Box) -> None:
+    serve(box, OLD)
+    (box.store.folder / "generations" / OLD.id / "manifest.json").unlink()
+    box.engines.clear()
+    box.broken.add("new")
+    failed = serve(box, NEW)
+    assert failed.last is not None
+    assert failed.last.outcome == "down"
+    assert box.serves(_generation.Generation())
+    box.broken.clear()
+    assert not serve(box, NEW).failed
+
+
 def test_a_box_says_what_it_serves_and_what_it_could_go_back_to(box: Box) -> None:
     serve(box, OLD)
     serve(box, NEW)
