@@ -58,8 +58,11 @@ def _told(box: _rollback.Box, plan: _rollback.Plan) -> dict[str, t.Any]:
     others = next((some for some in plan.together if box.name in some), ())
     return {
         "serving": box.serving,
+        "serving_engines": list(box.engines),
         "generation": target.id,
-        "proven_at": target.proven_at,
+        "answered_at": target.answered_at,
         "instances": list(target.instances),
+        "engines": list(target.engines),
+        "unproven": list(target.unproven),
         "ranks": [one for one in others if one != box.name],
     }

@@ -97,6 +97,15 @@ def carried(record: c.Mapping[str, t.Any], settings: Settings, spec: str) -> dic
     }
 
 
+def standing(record: c.Mapping[str, t.Any], settings: Settings, spec: str) -> dict[str, t.Any]:
+    """Return ``proven``, ``because`` and the verdict of the last ``soak`` of an engine, which need not be the one that
+    the record is of.
+    """
+    found = carried(record, settings, spec)
+    verdict = str(found.get("soak", {}).get("verdict", ""))
+    return {"proven": found["proven"], "because": found["because"], "soak": verdict}
+
+
 def _is_verdict(found: object) -> t.TypeGuard[dict[str, t.Any]]:
     return isinstance(found, dict) and bool(found.get("spec"))
 

@@ -21,6 +21,7 @@ import uuid
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _converge,
+    _deploy_record,
     _docker,
     _files,
     _generation,
@@ -78,7 +79,7 @@ class Deployment:
                 return Outcome(True, f"generation {wanted.id} would serve {wanted.about}", wanted.id, diff=diff)
             self.store.stage(wanted)
             self._ask(wanted)
-        return dataclasses.replace(self.wait(wanted.id, step_s), diff=diff)
+        return dataclasses.replace(self._reach(wanted.id, step_s), diff=diff)
 
     def go_back(self, name: str, *, undo: bool, begin: bool, step_s: float) -> Outcome:
         """Serve a good generation again: that of a name, else the previous one.
@@ -86,7 +87,7 @@ class Deployment:
         With ``undo`` it is the one that the last switch came from, and an empty box where there was none.
         """
         if not begin:
-            return self.wait(name, step_s)
+            return self._reach(name, step_s)
         ledger = self.store.ledger()
         target = name or (self._undone(ledger.last) if undo else ledger.previous)
         if not target and not undo:
@@ -94,6 +95,8 @@ class Deployment:
         wanted = self.store.load(target) if target else _generation.Generation()
         if target and target not in ledger.good and target != ledger.last.before:
             raise DeploymentError(f"generation {target} was never proven on this box; nothing was changed.")
+        if not name and not undo:
+            self._check_soaks(wanted)
         self._check_things(wanted)
         diff = [] if self._joins(wanted.id) else self.differences(wanted)
         if not diff and not self._joins(wanted.id):
@@ -103,7 +106,7 @@ class Deployment:
         if not self._joins(wanted.id):
             self.store.stage(wanted)
             self._ask(wanted, undo=undo)
-        return dataclasses.replace(self.wait(wanted.id, step_s), diff=diff)
+        return dataclasses.replace(self._reach(wanted.id, step_s), diff=diff)
 
     def _undone(self, last: _generation.Last) -> str:
         """Return what served before the last switch; where it proved anew what served, what served before that."""
@@ -117,6 +120,8 @@ class Deployment:
         marker = self.store.marker()
         if begin:
             if marker is None:
+                if self.store.unreadable and not self.box.check_mode:
+                    self._run_unit()  # it puts that aside, and says so
                 return Outcome(False, "no switch is under way")
             if self.box.check_mode:
                 return Outcome(True, f"the switch to generation {marker.to} would be finished first", marker.to)
@@ -125,6 +130,18 @@ class Deployment:
         if outcome.finished and outcome.last:  # however it ended: what comes next decides what is to be done about it
             return dataclasses.replace(outcome, failed=False, message=outcome.last.message)
         return outcome
+
+    def _reach(self, name: str, step_s: float) -> Outcome:
+        """Wait for the end of the switch to a generation; another one may have begun and ended since the last look."""
+        outcome = self.wait(name, step_s)
+        if outcome.last is None or not name or outcome.last.to == name:
+            return outcome
+        message = (
+            f"another run has switched this box to generation {outcome.last.to} meanwhile, and not to {name}, which "
+            f"was asked for here; see to it that both runs want the same, and run this again. How that one ended: "
+            f"{outcome.last.message}"
+        )
+        return dataclasses.replace(outcome, message=message, failed=True)
 
     def wait(self, name: str, step_s: float) -> Outcome:
         """Wait up to ``step_s`` seconds for the end of the switch that is under way."""
@@ -181,10 +198,11 @@ class Deployment:
                     "spec": one.spec,
                     **{key: one.settings.get(key) for key in _SHOWN},
                     "group": _instance.rank_of(one.settings),
+                    **_deploy_record.standing(self.store.record(one.name), one.settings, one.spec),
                 }
                 for one in members
             ]
-            good.append({"id": name, "proven_at": self.store.proof(name).get("at", ""), "instances": instances})
+            good.append({"id": name, "answered_at": self.store.proof(name).get("at", ""), "instances": instances})
         return {
             "serving": ledger.serving,
             "good": good,
@@ -221,7 +239,10 @@ class Deployment:
     def _ask(self, wanted: _generation.Generation, *, undo: bool = False) -> None:
         self._check_secrets(wanted)
         ledger = self.store.ledger()
-        before = ledger.serving or next(iter(ledger.good), "") or self._adopt()
+        before = ledger.serving or next(iter(ledger.good), "")
+        if not self._is_whole(before):
+            # Where nothing can be adopted either, the switch goes on: somebody wants to get away from there.
+            before = self._adopt() or before
         # Enabled before the marker is there: from then on, whatever happens to the box, somebody goes on.
         self._systemctl("enable", UNIT)
         self.store.mark(
@@ -244,7 +265,7 @@ class Deployment:
         self._systemctl("start", UNIT)
 
     def _adopt(self) -> str:
-        """Make a generation of what serves on a box that knows of none, so that there is something to go back to."""
+        """Make a generation of what serves on a box that has no whole one of it, so that there is a way back."""
         members: list[_generation.Member] = []
         files: list[_generation.File] = []
         root = self.box.sysroot
@@ -261,7 +282,9 @@ class Deployment:
             return ""
         adopted = _generation.Generation(tuple(members), tuple(files))
         self.store.stage(adopted)
-        self.store.keep_ledger(dataclasses.replace(self.store.ledger(), serving=adopted.id, good=(adopted.id,)))
+        ledger = self.store.ledger()
+        good = (adopted.id, *(one for one in ledger.good if one != adopted.id and self._is_whole(one)))
+        self.store.keep_ledger(dataclasses.replace(ledger, serving=adopted.id, good=good))
         return adopted.id
 
     def _adopted_secrets(self, name: str) -> dict[str, str]:
@@ -285,10 +308,28 @@ class Deployment:
                     f"the image of {one.about} is not on the box any more; `docker pull {image}`, and run this again."
                 )
 
+    def _check_soaks(self, wanted: _generation.Generation) -> None:
+        """Refuse a generation that nobody has named, and of which a soak has shown that it answers wrong."""
+        for one in wanted.members:
+            said = _deploy_record.standing(self.store.record(one.name), one.settings, one.spec)
+            if said["soak"] == "failed":
+                raise DeploymentError(
+                    f"{one.about} of generation {wanted.id} is not proven: {str(said['because']).rstrip('.')}; name "
+                    "the generation to go back to it all the same; nothing was changed."
+                )
+
     def _check_secrets(self, wanted: _generation.Generation) -> None:
         for one in wanted.members:
             if one.secrets:
                 self.store.secret_text(one)
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether the box still has all of a generation that it could put back."""
+        try:
+            self._check_secrets(self.store.load(name))
+        except _generation.GenerationError:
+            return False
+        return True
 
     def _secrets_in_place(self, wanted: _generation.Generation) -> bool:
         try:

@@ -7,7 +7,7 @@
     generations/<id>/manifest.json  instances and files, complete before it gets its name, never changed afterwards
     generations/<id>/proof.json     when it was last proven, by what, and what served before it
     secrets/<hash>.env              secret environments, by the slow hash of what is in them
-    switch.json                     the switch that is under way: its being there is what makes it so
+    switch.json                     the switch that is under way: its being there is what makes it so, if it can be read
     deployment.json                 what serves, the last good generations, and how the last switch ended
 
 All of these are below /var/lib/gb10-fleet. Each is replaced as a whole, so a box that loses power has the one or the
@@ -101,9 +101,20 @@ class Generation:
         return ", ".join(one.about for one in self.members) or "nothing"
 
     @property
+    def engines(self) -> frozenset[tuple[str, str, str]]:
+        """Its engines, with their secrets; all else of it is how these are cared for."""
+        return frozenset((one.name, one.spec, one.secrets.get("hash", "")) for one in self.members)
+
+    @property
     def specs(self) -> dict[str, str]:
         """The fingerprints of its engines, by instance."""
         return {one.name: one.spec for one in self.members}
+
+    def part(self, member: Member) -> Generation:
+        """Return an instance alone, with the files that are its own."""
+        unit = f"/{_instance.UNIT_FOLDER}/{_instance.unit_name(member.name)}"
+        own = {unit, f"/{_instance.INSTANCE_FOLDER}/{member.name}.json"}
+        return Generation((member,), tuple(file for file in self.files if file.dest in own))
 
     def as_plain(self) -> dict[str, t.Any]:
         """Return the manifest."""
@@ -200,19 +211,24 @@ class Store:
 
     def load(self, name: str) -> Generation:
         """Return a generation; raise GenerationError where it is missing or not what it was."""
-        data = self._read(self._generations / name / "manifest.json")
-        try:
-            found = Generation.from_plain(data)
-        except (KeyError, TypeError, ValueError):
-            found = Generation()
-        if not name or not data or found.id != name:
-            known = ", ".join(self.ledger().good) or "none"
+        found = self._whole(name)
+        if found is None:
+            known = ", ".join(one for one in self.ledger().good if self._whole(one)) or "none"
             raise GenerationError(f"this box has no whole generation {name!r}; it has {known}")
         return found
 
+    def _whole(self, name: str) -> Generation | None:
+        """Return a generation, or None where it is missing or not what it was."""
+        data = _read(self._generations / name / "manifest.json")
+        try:
+            found = Generation.from_plain(data)
+        except (KeyError, TypeError, ValueError):
+            return None
+        return found if name and found.id == name else None
+
     def proof(self, name: str) -> dict[str, t.Any]:
         """Return when and how a generation was last proven, empty where it never was."""
-        return self._read(self._generations / name / "proof.json")
+        return _read(self._generations / name / "proof.json")
 
     def keep_proof(self, name: str, proof: c.Mapping[str, t.Any]) -> None:
         """Keep the proof of a generation."""
@@ -229,20 +245,23 @@ class Store:
     @property
     def under_way(self) -> bool:
         """Whether a switch is under way, however far it is."""
-        return self._marker.exists()
+        return under_way(self._marker)
 
     def marker(self) -> Marker | None:
         """Return the switch that is under way, or None."""
-        data = self._read(self._marker)
-        try:
-            return Marker(**data) if data else None
-        except TypeError as error:
-            raise GenerationError(f"{self._marker} is not readable ({error}); remove it and deploy the box") from None
+        return _marker(self._marker)
 
     @property
-    def switching(self) -> bool:
-        """Whether a switch is under way, whatever its marker says."""
-        return self._marker.exists()
+    def unreadable(self) -> bool:
+        """Whether there is a marker that nobody can read, and so no switch that could be finished."""
+        return self._marker.exists() and not self.under_way
+
+    def set_aside(self) -> pathlib.Path:
+        """Put a marker that nobody can read where it is in nobody's way, and return where that is."""
+        aside = self._marker.with_suffix(".unreadable")
+        self._marker.replace(aside)
+        _files.sync_folder(self.folder)
+        return aside
 
     def mark(self, marker: Marker) -> None:
         """Say how far the switch is."""
@@ -255,7 +274,7 @@ class Store:
 
     def ledger(self) -> Ledger:
         """Return what the box serves by its own account."""
-        data = self._read(self._ledger)
+        data = _read(self._ledger)
         try:
             last = Last(**data.get("last", {}))
             return Ledger(str(data.get("serving", "")), tuple(data.get("good", ())), last)
@@ -320,25 +339,37 @@ class Store:
 
     def has(self, name: str) -> bool:
         """Return whether there is a whole generation of that name."""
-        try:
-            self.load(name)
-        except GenerationError:
-            return False
-        return True
+        return self._whole(name) is not None
+
+    def alike(self, generation: Generation, *names: str) -> set[str]:
+        """Return those of the named generations that have the same engines as one, and differ in other things alone."""
+        found = {name: self._whole(name) for name in names}
+        return {name for name, one in found.items() if one and one.engines == generation.engines}
 
     def _members(self, name: str) -> tuple[Member, ...]:
-        try:
-            return self.load(name).members
-        except GenerationError:
-            return ()
-
-    def _read(self, path: pathlib.Path) -> dict[str, t.Any]:
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        found = self._whole(name)
+        return found.members if found else ()
 
     def _write(self, path: pathlib.Path, data: c.Mapping[str, t.Any]) -> None:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         _files.write(_files.Wanted(path, json.dumps(data, indent=4, sort_keys=True) + "\n", _PUBLIC))
+
+
+def under_way(marker: pathlib.Path) -> bool:
+    """Return whether the marker of a switch says that it is under way: what nobody can read, nobody can finish."""
+    return _marker(marker) is not None
+
+
+def _marker(path: pathlib.Path) -> Marker | None:
+    try:
+        return Marker(**_read(path))
+    except TypeError:
+        return None
+
+
+def _read(path: pathlib.Path) -> dict[str, t.Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

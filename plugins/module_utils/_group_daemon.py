@@ -223,7 +223,7 @@ class Daemon:
             said=last.message if last and last.failed is _HAS_FAILED.get(stage) else "",
             ended=self._files.ended(),
             now=time.time(),
-            proving=_generation.Store().switching and not self._files.proven(unit.invocation),
+            proving=_generation.Store().under_way and not self._files.proven(unit.invocation),
         )
 
     def step(self) -> None:

@@ -89,6 +89,11 @@ class Unit:
         return self.load_state in {"bad-setting", "error", "masked"}
 
     @property
+    def masked(self) -> bool:
+        """Whether somebody has forbidden its start."""
+        return self.load_state == "masked"
+
+    @property
     def pausing(self) -> bool:
         """Whether systemd waits before it tries again, or is about to find out whether it may.
 

@@ -26,6 +26,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _generation,
     _instance,
     _proof,
+    _watch_timers,
 )
 
 _STEP_S: t.Final = 5.0
@@ -62,6 +63,11 @@ class Switch:
         """Finish the switch that is under way, and return how it ended; None where there is none."""
         marker = self.store.marker()
         if marker is None:
+            if self.store.unreadable:
+                self.tell(
+                    "nobody can read the marker of a switch any more, so it cannot be finished: it lies in "
+                    f"{self.store.set_aside()} now. The box may be half on its way: deploy it (site.yml)."
+                )
             return None
         last = self.store.ledger().last
         if last.asked == marker.asked:  # it had ended, and only records and the marker were left
@@ -127,13 +133,8 @@ class Switch:
 
     def _stop(self, wanted: _generation.Generation) -> None:
         """Stop what is not wanted, all of it before the first start: the box has to have room again."""
-        specs = wanted.specs
-        for name in _instance.placed(self.box.sysroot):
-            if name not in specs:
-                self.tell(f"stopping {_instance.container_name(name)}")
-                _converge.stopped(self.box, name, remove=True)
-                _converge.remove_leftover(self.box.run, name, self.tell)
-        for name, spec in specs.items():
+        self._remove_others(wanted.specs)
+        for name, spec in wanted.specs.items():
             found = _instance.observe(self.box.run, name, self.box.sysroot)
             right = found.running_spec == spec and (found.unit.serving or found.unit.starting)
             running = found.unit.active_state not in {"inactive", "failed"} or found.container is not None
@@ -144,6 +145,13 @@ class Switch:
             if found.unit.load_state != "not-found":
                 self._systemctl("disable", "--now", found.unit.name)
             _converge.remove_leftover(self.box.run, name, self.tell)
+
+    def _remove_others(self, names: c.Container[str]) -> None:
+        for name in _instance.placed(self.box.sysroot):
+            if name not in names:
+                self.tell(f"stopping {_instance.container_name(name)}")
+                _converge.stopped(self.box, name, remove=True)
+                _converge.remove_leftover(self.box.run, name, self.tell)
 
     def _start(self, member: _generation.Member, *, keep_trying: bool) -> bool:
         """Serve an instance, and return whether it had to be started."""
@@ -174,18 +182,50 @@ class Switch:
             to=wanted.id,
             before=marker.before,
             outcome="served",
-            message=f"generation {wanted.id} serves and is proven: {wanted.about}",
+            message=(
+                f"generation {wanted.id} serves and has answered: {wanted.about}{self._unproven(wanted)}"
+                f"{self._watch(wanted)}"
+            ),
             at=at,
             asked=marker.asked,
             specs=wanted.specs,
         )
         # A generation that is undone was good for this box alone.
         bad = {wanted.id, marker.before} if marker.undo else {wanted.id}
+        # How often an engine is looked at is no engine: an edit of that takes no place, and is none to go back from.
+        bad |= self.store.alike(wanted, *ledger.good)
         good = (wanted.id, *(one for one in ledger.good if one not in bad))
         # The ledger first: with it the generation counts, and a record must not tell of one that does not.
         self.store.keep_ledger(_generation.Ledger(wanted.id, good[: marker.keep], last))
         self._write_records(wanted)
         return self._ended()
+
+    def _unproven(self, generation: _generation.Generation) -> str:
+        """Return what has answered and is not proven for all that, by what its records are about to say."""
+        said = []
+        for one in generation.members:
+            found = _deploy_record.standing(self.store.record(one.name), one.settings, one.spec)
+            if not found["proven"]:
+                said.append(f"{_instance.container_name(one.name)} ({str(found['because']).rstrip('.')})")
+        return f". Not proven: {', '.join(said)}" if said else ""
+
+    def _watch(self, generation: _generation.Generation) -> str:
+        """Have the box watch what serves as its settings say, and return what is to be said of it.
+
+        An engine that was started has brought its timer along; one that runs on has not. Whatever is wrong with a timer
+        is no reason to serve something else.
+        """
+        notes: list[str] = []
+        for wanted in (True, False):
+            names = [one.name for one in generation.members if bool(one.settings.get("liveness")) == wanted]
+            try:
+                found = _watch_timers.converge(self.box.run, names, wanted=wanted, check_mode=False)
+                notes += found.notes
+            except _instance.UnitError as error:
+                notes.append(f"the watch of {', '.join(names)} is not as it should be: {error}")
+        for note in notes:
+            self.tell(note)
+        return "".join(f". But {note.rstrip('.')}" for note in notes)
 
     def _write_records(self, generation: _generation.Generation) -> None:
         """Write the deploy records of a generation that serves, by its proof."""
@@ -257,20 +297,24 @@ class Switch:
         try:
             wanted = self.store.load(marker.before) if marker.before else _generation.Generation()
         except _generation.GenerationError as error:
-            return self._end_back(dataclasses.replace(last, message=f"{failed} Nothing was restored: {error}."))
+            # What failed must not go on serving, whether or not there is anything to take its place.
+            try:
+                self._remove_others(self._untouched(marker))
+            except (OSError, _instance.UnitError) as trouble:
+                self._try_again(marker, trouble)
+            left = ", ".join(_instance.placed(self.box.sysroot))
+            rest = f"What the switch had not touched was left alone: {left}." if left else "The box serves nothing now."
+            message = f"{failed} What failed was stopped. Nothing was restored: {error}. {rest}"
+            return self._end_back(dataclasses.replace(last, message=message))
         self.tell(f"going back to {f'generation {wanted.id}' if marker.before else 'an empty box'}: {wanted.about}")
         try:
             self._bring(marker, wanted)
         except (SwitchError, _generation.GenerationError, OSError, _instance.UnitError) as error:
-            lasting = isinstance(error, SwitchError | _generation.GenerationError)
-            if not lasting and marker.tries < _TRIES:
-                self.store.mark(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
-                raise
-            for one in wanted.members:
-                self.box.run(["systemctl", "start", "--no-block", _instance.unit_name(one.name)])
+            if not isinstance(error, SwitchError | _generation.GenerationError):
+                self._try_again(marker, error)
             message = (
                 f"{failed} Generation {wanted.id} ({wanted.about}), which served before, could not be restored: "
-                f"{error} systemd goes on trying to start it."
+                f"{str(error).rstrip('.')}. {self._leave(wanted)}"
             )
             return self._end_back(dataclasses.replace(last, message=message))
         if not marker.before:
@@ -278,9 +322,53 @@ class Switch:
             return self._end_back(dataclasses.replace(last, message=message))
         took = self._since_failure(marker)
         # Nobody knows how long the box was down where its clock was turned back meanwhile.
-        proven = f"proven {took:.0f} s after the failure" if took > 0 else "proven"
-        message = f"{failed} Generation {wanted.id} was restored and serves again, {proven}: {wanted.about}."
+        answered = f", answering {took:.0f} s after the failure" if took > 0 else ""
+        message = f"{failed} Generation {wanted.id} was restored and serves again{answered}: {wanted.about}."
+        message += self._watch(wanted).removeprefix(".")
         return self._end_back(dataclasses.replace(last, outcome="restored", message=message, restored_s=round(took, 1)))
+
+    def _try_again(self, marker: _generation.Marker, error: Exception) -> None:
+        """Have systemd run this again, for as long as what is in the way may pass by itself."""
+        if marker.tries < _TRIES:
+            self.store.mark(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
+            raise error
+
+    def _untouched(self, marker: _generation.Marker) -> tuple[str, ...]:
+        """Return what of the failed generation served before as well, by its records: it runs on as it did."""
+        records = {name: self.store.record(name) for name in self._specs(marker.to)}
+        return tuple(
+            name
+            for name, spec in self._specs(marker.to).items()
+            if (records[name].get("generation"), records[name].get("spec")) == (marker.before, spec)
+        )
+
+    def _leave(self, wanted: _generation.Generation) -> str:
+        """Leave to systemd what it can start of a generation that could not be restored, and say what comes of it.
+
+        A unit whose files could not be put back is still the one that failed, and is not started for its name.
+        """
+        tried, stopped = [], []
+        for one in wanted.members:
+            unit = _instance.unit_name(one.name)
+            if self._is_what_served(wanted, one):
+                self.box.run(["systemctl", "start", "--no-block", unit])
+                tried.append(unit)
+            else:
+                self.box.run(["systemctl", "disable", "--now", unit])
+                stopped.append(unit)
+        said = [f"systemd goes on with {', '.join(tried)}."] if tried else []
+        if stopped:
+            said.append(f"Its files are not in place, so this stays stopped and disabled: {', '.join(stopped)}.")
+        return " ".join(said)
+
+    def _is_what_served(self, wanted: _generation.Generation, member: _generation.Member) -> bool:
+        """Whether a unit on the disk is that of a generation, or runs its engine already."""
+        try:
+            if self.store.in_place(wanted.part(member)):
+                return True
+        except (_generation.GenerationError, OSError):
+            pass
+        return _instance.observe(self.box.run, member.name, self.box.sysroot).running_spec == member.spec
 
     def _since_failure(self, marker: _generation.Marker) -> float:
         """Return the seconds since the failure, 0 where a wall clock that was turned back is all that knows them."""

@@ -26,6 +26,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _docker,
     _engine_metrics,
     _engine_signs,
+    _generation,
     _group_files,
     _instance,
     _journal,
@@ -251,7 +252,7 @@ class Onlooker:
         )
 
     def _standing(self) -> Standing:
-        if self._box.switch.exists():
+        if _generation.under_way(self._box.switch):
             return Standing("a deployment is under way")
         return standing(self._box.run, self._instance, str(self._settings.get("spec", "")))
 

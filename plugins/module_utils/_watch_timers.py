@@ -17,11 +17,15 @@ from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _instan
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether anything was (or would be) changed, and which timers ran before and run after, by instance."""
+    """Whether anything was (or would be) changed, and which timers ran before and run after, by instance.
+
+    ``notes`` are sentences on engines that ought to be watched and are not.
+    """
 
     changed: bool
     before: c.Mapping[str, bool]
     after: c.Mapping[str, bool]
+    notes: tuple[str, ...] = ()
 
 
 def timer_name(instance: str) -> str:
@@ -35,24 +39,35 @@ def service_name(instance: str) -> str:
 
 
 def converge(run: _docker.Run, instances: c.Sequence[str], *, wanted: bool, check_mode: bool) -> Outcome:
-    """Have the timers of the instances run, or none of them; an engine that is down needs none."""
+    """Have the timers of the instances run, or none of them; an engine that is down needs none.
+
+    A timer that somebody has masked is left alone: systemd would refuse to start it, and that somebody meant it.
+    """
     units = {name: _instance.show(run, _instance.unit_name(name)) for name in instances}
     timers = {name: _instance.show(run, timer_name(name)) for name in instances}
     before = {name: timer.serving for name, timer in timers.items()}
-    after = {name: wanted and unit.active_state not in {"inactive", "failed"} for name, unit in units.items()}
+    due = {name: wanted and unit.active_state not in {"inactive", "failed"} for name, unit in units.items()}
+    masked = {name for name, timer in timers.items() if due[name] and not before[name] and timer.masked}
+    after = {name: due[name] and name not in masked for name in instances}
     services = [_instance.show(run, service_name(name)) for name in instances]
     stale = any(unit.needs_reload for unit in (*units.values(), *timers.values(), *services))
-    # A timer keeps the period with which it was started.
-    renewed = [name for name in instances if after[name] and (not before[name] or timers[name].needs_reload)]
+    # One that runs takes up a new period when systemd reads its file (timer_coldplug in systemd's src/core/timer.c).
+    begun = [name for name in instances if after[name] and not before[name]]
     ended = [name for name in instances if before[name] and not after[name]]
     if not check_mode:
         if stale:
             _systemctl(run, "daemon-reload")
-        if renewed:
-            _systemctl(run, "restart", *(timer_name(name) for name in renewed))
+        if begun:
+            _systemctl(run, "restart", *(timer_name(name) for name in begun))
         if ended:
             _systemctl(run, "stop", *(timer_name(name) for name in ended))
-    return Outcome(stale or bool(renewed or ended), before, after)
+    notes = tuple(
+        f"nobody watches {_instance.container_name(name)}, because {timer_name(name)} is masked; "
+        f"`systemctl unmask {timer_name(name)}` and site.yml have it watched again."
+        for name in instances
+        if name in masked
+    )
+    return Outcome(stale or bool(begun or ended), before, after, notes)
 
 
 def lines(timers: c.Mapping[str, bool]) -> str:

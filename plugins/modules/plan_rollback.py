@@ -14,7 +14,8 @@ description:
   - A box goes back to the good generation before the one that serves, or to the one of O(generations) that it has.
   - The ranks of a serving group go back together. A box that has none of O(generations) follows the ranks of its group
     that have, to its newest generation with the same deployment of the group.
-  - Refuses where a box has nowhere to go back to, where a rank of a group that serves, or that would serve, is not
+  - Refuses where a box has nowhere to go back to, where a soak of what it would go back to has failed and
+    O(generations) does not name it, where a rank of a group that serves, or that would serve, is not
     among the boxes, and where the ranks of a group would not go back to the same deployment of it. All of that is said
     at once.
   - Runs on the controller and opens no connection.
@@ -49,16 +50,20 @@ EXAMPLES = r"""
 RETURN = r"""
 boxes:
   description:
-    - By box, C(generation) that it goes back to, when it was C(proven_at), its C(instances), what is C(serving) now,
-      and C(ranks), the other boxes that go at the same time.
+    - By box, C(generation) that it goes back to, when it was last switched to and has answered (C(answered_at)), its
+      C(instances), its C(engines) in words, those that are C(unproven), what is C(serving) now and its
+      C(serving_engines), and C(ranks), the other boxes that go at the same time.
   returned: success
   type: dict
   sample:
     spark-1:
       serving: 3f9c2d71a08b
+      serving_engines: ['vllm-writer (model role gpt-oss-120b, image sha256:77ac01d2be90)']
       generation: 9b1d04c7e552
-      proven_at: '2026-11-29T20:14:09Z'
+      answered_at: '2026-11-29T20:14:09Z'
       instances: [writer]
+      engines: ['vllm-writer (model role qwen3-32b, image sha256:77ac01d2be90)']
+      unproven: []
       ranks: [spark-2]
 order:
   description: The boxes in the order in which they are switched, those of a serving group next to each other.

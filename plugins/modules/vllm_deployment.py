@@ -77,7 +77,9 @@ options:
         type: str
         default: "0644"
   generation:
-    description: The good generation to go back to. Used by V(previous).
+    description:
+      - The good generation to go back to. Used by V(previous).
+      - One of which a soak has failed has to be named.
     type: str
     default: ""
   keep:

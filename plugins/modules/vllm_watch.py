@@ -12,8 +12,10 @@ version_added: 0.1.0
 description:
   - Starts or stops the timers C(gb10-fleet-watch@<name>.timer) of instances, which have the box look every few minutes
     whether an engine lives, and restart it where it does not.
-  - An engine's start brings its timer along, and its end takes it away. So this changes something only where the files
-    of the timers or of the units were changed while the engines run; then it has systemd read them again.
+  - An engine's start brings its timer along, and its end takes it away, and a switch (M(gb10.fleet.vllm_deployment))
+    does as much for an engine that runs on. So this changes something only where files or timers were changed by hand
+    while the engines run; systemd reads the files again then.
+  - A timer that somebody has masked is left alone, with a warning.
   - Engines are not touched.
 author:
   - gb10.fleet maintainers (!UNKNOWN)
@@ -81,6 +83,8 @@ def main() -> None:
         )
     except _instance.UnitError as error:
         module.fail_json(msg=str(error))
+    for note in outcome.notes:
+        module.warn(note)
     module.exit_json(
         changed=outcome.changed,
         timers=dict(outcome.after),

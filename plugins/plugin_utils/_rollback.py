@@ -41,12 +41,19 @@ class Rank:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Good:
-    """A generation that was proven on a box."""
+    """A generation that has served on a box, and has answered then.
+
+    ``engines`` are its instances as people tell them apart, ``unproven`` those that are not proven by their deploy
+    records, and ``failed`` those of which a soak has failed, each with why.
+    """
 
     id: str
-    proven_at: str = ""
+    answered_at: str = ""
     instances: tuple[str, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    engines: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
     def rank(self, group: str) -> Rank | None:
         """Return the rank of a group that this generation has."""
@@ -57,7 +64,16 @@ class Good:
         """Take it as vllm_instance_info returns it."""
         instances = data["instances"]
         names = tuple(str(one["name"]) for one in instances)
-        return cls(str(data["id"]), str(data["proven_at"]), names, _ranks(instances))
+        unproven = [one for one in instances if not one["proven"]]
+        return cls(
+            str(data["id"]),
+            str(data["answered_at"]),
+            names,
+            _ranks(instances),
+            tuple(map(_engine, instances)),
+            tuple(map(_lack, unproven)),
+            tuple(_lack(one) for one in unproven if one["soak"] == "failed"),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,6 +95,11 @@ class Box:
         # What lies on the box counts as well: after a switch that could not be undone, no generation serves.
         ranks |= dict.fromkeys(_ranks(observed["instances"].values()))
         return cls(name, serving, good, tuple(ranks))
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """What serves by the box's own account."""
+        return next((one.engines for one in self.good if one.id == self.serving), ())
 
     @property
     def shown(self) -> str:
@@ -117,6 +138,7 @@ def plan(boxes: c.Sequence[Box], wanted: c.Sequence[str], inventory: c.Mapping[s
     stuck = [box for box in boxes if box.name not in targets and not problems]
     problems += [_stuck(box, wanted, [one.name for one in boxes if one.name in targets]) for box in stuck]
     problems += [] if stuck or problems else list(_unknown(boxes, wanted))
+    problems += [] if wanted else list(_failed(boxes, targets))
     problems += _absent(boxes, targets, inventory)
     problems += _disagreeing(boxes, targets)
     return Plan(targets, tuple(_together(boxes, targets)), tuple(dict.fromkeys(problems)))
@@ -125,6 +147,30 @@ def plan(boxes: c.Sequence[Box], wanted: c.Sequence[str], inventory: c.Mapping[s
 def _ranks(instances: c.Iterable[c.Mapping[str, t.Any]]) -> tuple[Rank, ...]:
     groups = [group for one in instances if (group := one.get("group"))]
     return tuple(Rank(str(one["name"]), tuple(map(str, one["boxes"])), str(one["spec"])) for one in groups)
+
+
+def _engine(instance: c.Mapping[str, t.Any]) -> str:
+    """Return an instance by what tells it from another one of the same name: its model role and its image."""
+    name, _, digest = str(instance["image"]).rpartition("@sha256:")
+    image = f"sha256:{digest[:12]}" if name else digest
+    return f"vllm-{instance['name']} (model role {instance['model_role']}, image {image})"
+
+
+def _lack(instance: c.Mapping[str, t.Any]) -> str:
+    return f"vllm-{instance['name']} ({str(instance['because']).rstrip('.')})"
+
+
+def _failed(boxes: c.Sequence[Box], targets: c.Mapping[str, Good]) -> c.Iterator[str]:
+    """Yield which boxes would go back to an engine that a soak has found wrong, though nobody has asked for that."""
+    ids = ",".join(dict.fromkeys(one.id for one in targets.values()))
+    for box in boxes:
+        target = targets.get(box.name, Good(""))
+        if target.failed:
+            yield (
+                f"{box.name} would go back to generation {target.id}, of which this is not proven: "
+                f"{', '.join(target.failed)}; name another one (the good ones that it has are {box.shown}), or the "
+                f"same to go there nevertheless (-e rollback_to={ids}). {UNTOUCHED}"
+            )
 
 
 def _following(box: Box, leading: c.Sequence[Rank]) -> Good | None:

@@ -172,7 +172,8 @@ def test_going_back_on_request(old: pathlib.Path, tmp_path: pathlib.Path) -> Non
 
     check = kit.play(limit=BOX, inventory=new, playbook="playbooks/rollback.yml", check=True)
     assert check.status == "successful", check.failures
-    assert any(f"go back from generation {second} to {first}" in line for line in check.messages)
+    said = next(line for line in check.messages if f"go back from generation {second}, vllm-" in line)
+    assert f", to {first}, vllm-" in said
     assert deployment()["serving"] == second
 
     nowhere = {"rollback_to": "0123456789ab"}
@@ -182,7 +183,7 @@ def test_going_back_on_request(old: pathlib.Path, tmp_path: pathlib.Path) -> Non
 
     back = kit.play(limit=BOX, inventory=new, playbook="playbooks/rollback.yml", verbosity=3)
     assert back.status == "successful", back.failures
-    assert any(f"generation {first} serves and is proven" in line for line in back.messages)
+    assert any(f"generation {first} serves and has answered" in line for line in back.messages)
     assert_whole("scripted", "beside")
     # With the key that it had: secrets go back, too, and are shown to nobody.
     assert kit.answers(BOX, model="scripted", key=KEY)

@@ -46,7 +46,7 @@ time.time = _turned
 """
 _OTHER = "  - {role: scripted, max_num_seqs: 2}\n"
 _BAD = "  - {role: scripted, env: {GB10_LAB_FAULT: no_kernel_image}}\n"
-_RESTORED = re.compile(r"was restored and serves again, proven (-?\d+) s after the failure")
+_RESTORED = re.compile(r"was restored and serves again, answering (-?\d+) s after the failure")
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ CLOCK.faults += [
         f"what serves was deployed a year {words} by the box's clock; then a bad deployment, and a rollback",
         When.BOX,
         By.SWITCH,
-        ("was restored and serves again", "serves and is proven"),
+        ("was restored and serves again", "serves and has answered"),
         End.RESTORED,
         jumped(seconds),
     )

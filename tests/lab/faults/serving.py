@@ -110,7 +110,7 @@ def client_killed(bench: Bench) -> str:
 @SERVING.add(
     "the unit is edited by hand, and the engine restarted from it",
     by=By.SWITCH,
-    says=("restart vllm-", "it serves something else", "serves and is proven"),
+    says=("restart vllm-", "it serves something else", "serves and has answered"),
     end=End.NEXT_RUN,
 )
 def unit_edited_by_hand(bench: Bench) -> str:
@@ -128,7 +128,7 @@ def unit_edited_by_hand(bench: Bench) -> str:
 @SERVING.add(
     "what the gate knows of the instance is edited by hand",
     by=By.SWITCH,
-    says=("serves and is proven",),
+    says=("serves and has answered",),
     end=End.NEXT_RUN,
 )
 def settings_edited_by_hand(bench: Bench) -> str:

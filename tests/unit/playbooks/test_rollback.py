@@ -140,8 +140,9 @@ def test_both_boxes_of_a_pair_go_back_at_once_in_a_run_without_a_limit_and_forth
     trial = fleet.go_back(check=True)
     assert trial.ok, trial.output
     before, after = rank("spark-2", "new").id, rank("spark-2", "old").id
-    assert f"spark-2: go back from generation {before} to {after} (proven " in trial.said
-    assert "together with spark-3: vllm-big. The next site.yml" in trial.said
+    big = "vllm-big (model role big, image sha256:abababababab)"
+    assert f"spark-2: go back from generation {before}, {big}, to {after}, {big}, which has answered at " in trial.said
+    assert ", together with spark-3. The next site.yml" in trial.said
     assert fleet.serving() == NEW
 
     run = fleet.go_back()
@@ -213,6 +214,24 @@ def test_where_one_rank_cannot_go_back_both_serve_again_what_they_served(fleet: 
     assert "It serves again what it served, because spark-3 of its serving group could not go back." in run.failures
     assert fleet.serving() == NEW
     assert fleet.boxes["spark-2"].starts[-2:] == ["old_2", "new_2"]
+
+
+def test_an_engine_that_failed_its_soak_is_gone_back_to_where_it_is_named_alone(fleet: Fleet) -> None:
+    store = fleet.boxes["spark-1"].store
+    soak = {"spec": "old", "verdict": "failed", "because": "3 of 400 answers are garbage."}
+    store.keep_record("writer", {**store.record("writer"), "earlier_soaks": [soak]})
+    refused = fleet.go_back(limit="spark-1")
+    assert not refused.ok
+    named = f"-e rollback_to={alone('old').id}"
+    assert "vllm-writer (its soak failed: 3 of 400 answers are garbage); name another one" in refused.failures
+    assert named in refused.failures
+    assert fleet.serving() == NEW
+    run = fleet.go_back(limit="spark-1", rollback_to=alone("old").id)
+    assert run.ok, run.output
+    warned = "Not proven: vllm-writer (its soak failed: 3 of 400 answers are garbage)"
+    assert f"{warned}. The next site.yml" in run.said
+    assert f"serves and has answered: vllm-writer (model role writer, port 8000). {warned}" in run.said
+    assert fleet.serving() == {**NEW, "spark-1": "old"}
 
 
 def test_the_first_box_that_cannot_go_back_stops_the_others(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections.abc as c
+import dataclasses
 import json
 import pathlib
 import re
@@ -42,6 +43,19 @@ def generation(_group: c.Mapping[str, t.Any] | None = None, /, **specs: str) -> 
     return _generation.Generation(tuple(members), tuple(files))
 
 
+def watched(base: _generation.Generation, period_s: int = 300) -> _generation.Generation:
+    """Return a generation whose instances are watched this often."""
+    files = [_generation.File("/etc/systemd/system/gb10-fleet-watch@.timer", f"OnUnitActiveSec={period_s}\n")]
+    settings = {one.name: {**one.settings, "liveness": {"period_s": period_s}} for one in base.members}
+    for one in base.files:
+        name = pathlib.PurePath(one.dest).stem.removeprefix("vllm-")
+        unit = one.text.replace("[Service]", f"[Unit]\nWants=gb10-fleet-watch@{name}.timer\n[Service]")
+        text = json.dumps(settings[name]) if one.dest.endswith(".json") else unit
+        files.append(dataclasses.replace(one, text=text))
+    members = tuple(dataclasses.replace(one, settings=settings[one.name]) for one in base.members)
+    return _generation.Generation(members, tuple(files))
+
+
 class KilledError(BaseException):
     """The program is gone, at once."""
 
@@ -52,7 +66,9 @@ class Box:
     A step is a command that changes something, or a file that is written. ``broken`` are the fingerprints of engines
     that do not come up, ``wrong`` of those that come up and fail their proof, ``busy`` of those that others keep from
     answering. The program of the box runs when it was
-    started and somebody sleeps, as long as it is ``minded``. ``turned_s`` is how far its wall clock is off.
+    started and somebody sleeps, as long as it is ``minded``. ``turned_s`` is how far its wall clock is off. ``timers``
+    are the instances that are watched, ``masked`` those whose timer is masked, and ``jammed`` those whose timer systemd
+    does not start.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -70,6 +86,9 @@ class Box:
         self.wrong: set[str] = set()
         self.busy: set[str] = set()
         self.starts: list[str] = []
+        self.timers: set[str] = set()
+        self.masked: set[str] = set()
+        self.jammed: set[str] = set()
         self.proven: list[tuple[str, bool]] = []
         self.images = {IMAGE}
         self.program = False
@@ -95,11 +114,24 @@ class Box:
         if argv[:3] == ["docker", "image", "inspect"]:
             return (0, "sha256:1", "") if argv[-1] in self.images else (1, "", "Error: No such image")
         self.step()
+        if argv[0] == "systemctl" and argv[-1].endswith(".timer"):
+            return self.turn(argv[1], argv[2:])
         if argv[0] == "systemctl" and argv[-1] == _deployment.UNIT:
             self.program = argv[1] == "start" or self.program
         elif argv[0] == "systemctl":
             name = argv[-1].removeprefix("vllm-").removesuffix(".service")
             self.systemctl(argv[1], "--now" in argv, name)
+        return 0, "", ""
+
+    def turn(self, verb: str, timers: list[str]) -> tuple[int, str, str]:
+        """Start or stop timers, as systemd would."""
+        names = {one.removeprefix("gb10-fleet-watch@").removesuffix(".timer") for one in timers}
+        if verb == "stop":
+            self.timers -= names
+        elif refused := names & (self.masked | self.jammed):
+            return 1, "", f"Failed to start {refused}"
+        else:
+            self.timers |= names
         return 0, "", ""
 
     def systemctl(self, verb: str, now: bool, name: str) -> None:
@@ -111,6 +143,7 @@ class Box:
         if verb in {"stop", "restart"} or (verb == "disable" and now):
             self.engines.pop(name, None)
             self.failed.discard(name)
+            self.timers.discard(name)
         if verb in {"start", "restart"}:
             self.start(name)
 
@@ -123,6 +156,8 @@ class Box:
         if not found:
             raise AssertionError(f"half a unit file was started: {text}")
         self.starts.append(found[1])
+        if f"Wants=gb10-fleet-watch@{name}.timer" in text:
+            self.timers |= {name} - self.masked - self.jammed
         if found[1] in self.broken:
             self.failed.add(name)
         else:
@@ -138,6 +173,10 @@ class Box:
         """Return a unit's properties."""
         if name == _deployment.JOB:
             return f"LoadState=loaded\nActiveState={'active' if self.program else 'inactive'}\n"
+        if name.endswith(".timer"):
+            name = name.removeprefix("gb10-fleet-watch@").removesuffix(".timer")
+            active = "active" if name in self.timers else "inactive"
+            return f"LoadState={'masked' if name in self.masked else 'loaded'}\nActiveState={active}\n"
         state = "active" if name in self.engines else "failed" if name in self.failed else "inactive"
         loaded = "loaded" if self.unit_file(name).exists() else "not-found"
         enabled = "enabled" if name in self.enabled else "disabled"
@@ -171,6 +210,7 @@ class Box:
         self.boot_id += "+"
         self.engines.clear()
         self.failed.clear()
+        self.timers.clear()
         for name in sorted(self.enabled):
             self.start(name)
 

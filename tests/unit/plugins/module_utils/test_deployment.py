@@ -163,6 +163,33 @@ def test_the_same_switch_is_joined_and_another_one_refused(box: Box) -> None:
         serve(box, NEW, step_s=0)
 
 
+@pytest.mark.parametrize("how", ["serving", "going back"])
+def test_a_run_that_another_one_has_overtaken_fails(box: Box, how: str) -> None:
+    serve(box, OLD)
+    serve(box, generation(writer="third"))
+    box.minded = False
+    if how == "serving":
+        first = serve(box, NEW, step_s=1)
+    else:
+        first = deployment(box).go_back(OLD.id, undo=False, begin=True, step_s=1)
+    assert not first.finished
+    # The box gets there between two looks of the first run, and then a second one has it go elsewhere.
+    box.program = False
+    box.switch()
+    other = generation(writer="other")
+    assert not serve(box, other, step_s=1).finished
+    box.program = False
+    box.switch()
+    if how == "serving":
+        ended = serve(box, NEW, begin=False)
+    else:
+        ended = deployment(box).go_back(first.generation, undo=False, begin=False, step_s=60)
+    assert (ended.finished, ended.failed) == (True, True)
+    wanted = f"another run has switched this box to generation {other.id} meanwhile, and not to {first.generation}"
+    assert ended.message.startswith(wanted)
+    assert "run this again" in ended.message
+
+
 def test_a_switch_that_nobody_is_at_is_told_and_finished_by_the_next_run(box: Box) -> None:
     box.minded = False
     serve(box, OLD, step_s=0)
@@ -185,6 +212,17 @@ def test_settling_does_not_fail_over_how_the_earlier_switch_ended(box: Box) -> N
     assert not outcome.failed
     assert "so the box serves nothing now" in outcome.message
     assert not deployment(box).settle(begin=True, step_s=0).changed
+
+
+def test_settling_has_the_box_put_aside_a_marker_that_nobody_can_read(box: Box) -> None:
+    serve(box, OLD)
+    marker = box.store.folder / "switch.json"
+    marker.write_text("")
+    assert deployment(box, check_mode=True).settle(begin=True, step_s=60).message == "no switch is under way"
+    assert not box.program
+    assert deployment(box).settle(begin=True, step_s=60).message == "no switch is under way"
+    box.sleep(1)
+    assert not marker.exists()
 
 
 def test_settling_in_check_mode_says_so(box: Box) -> None:
@@ -297,6 +335,26 @@ def test_going_back_to_secrets_that_are_gone_is_refused_by_a_trial_already(box: 
     assert box.serves(NEW)
 
 
+def test_an_engine_that_failed_its_soak_is_gone_back_to_where_it_is_named_alone(box: Box) -> None:
+    serve(box, OLD)
+    soak = {"spec": "old", "verdict": "failed", "because": "3 of 400 answers are garbage."}
+    box.store.keep_record("writer", {**box.store.record("writer"), "soak": soak})
+    assert deployment(box).as_dict()["good"][0]["instances"][0]["soak"] == "failed"
+    serve(box, generation(writer="new"))
+    said = {one["instances"][0]["spec"]: one["instances"][0] for one in deployment(box).as_dict()["good"]}
+    assert (said["new"]["proven"], said["new"]["soak"]) == (True, "")
+    assert (said["old"]["proven"], said["old"]["soak"]) == (False, "failed")
+    with pytest.raises(_deployment.DeploymentError, match=r"is not proven: its soak failed: 3 of 400 .*; name the"):
+        deployment(box).go_back("", undo=False, begin=True, step_s=60)
+    assert box.engines == {"writer": "new"}
+    outcome = deployment(box).go_back(OLD.id, undo=False, begin=True, step_s=60)
+    assert outcome.message.endswith(". Not proven: vllm-writer (its soak failed: 3 of 400 answers are garbage)")
+    assert not box.store.record("writer")["proven"]
+    # What is undone is the switch, whatever it came from.
+    serve(box, generation(writer="newer"))
+    assert deployment(box).go_back("", undo=True, begin=True, step_s=60).generation == OLD.id
+
+
 def test_what_serves_without_a_generation_is_adopted_to_go_back_to(box: Box) -> None:
     serve(box, OLD)
     text = "# Rendered\nTOKEN=kept\n"
@@ -308,6 +366,38 @@ def test_what_serves_without_a_generation_is_adopted_to_go_back_to(box: Box) -> 
     assert outcome.last.outcome == "restored"
     assert box.engines == {"writer": "old"}
     assert (box.root / _instance.INSTANCE_FOLDER / "writer.env").read_text() == text
+
+
+@pytest.mark.parametrize("lost", ["manifest", "secrets"])
+def test_what_serves_is_adopted_anew_where_its_generation_is_not_whole_any_more(box: Box, lost: str) -> None:
+    serve(box, generation(writer="older"))
+    old = with_secrets(box, OLD, "one")
+    serve(box, old)
+    if lost == "manifest":
+        (box.store.folder / "generations" / old.id / "manifest.json").write_text("{")
+    else:
+        (box.store.folder / "secrets" / "one.env").unlink()
+    box.broken.add("new")
+    outcome = serve(box, NEW)
+    assert outcome.last is not None
+    assert outcome.last.outcome == "restored"
+    assert box.engines == {"writer": "old"}
+    assert (box.root / _instance.INSTANCE_FOLDER / "writer.env").read_text() == "TOKEN=one\n"
+    # What cannot be gone back to any more takes no place.
+    assert box.store.ledger().good == (outcome.last.before, generation(writer="older").id)
+
+
+def test_a_box_without_a_whole_generation_that_serves_nothing_can_go_on(box: Box) -> None:
+    serve(box, OLD)
+    (box.store.folder / "generations" / OLD.id / "manifest.json").unlink()
+    box.engines.clear()
+    box.broken.add("new")
+    failed = serve(box, NEW)
+    assert failed.last is not None
+    assert failed.last.outcome == "down"
+    assert box.serves(_generation.Generation())
+    box.broken.clear()
+    assert not serve(box, NEW).failed
 
 
 def test_a_box_says_what_it_serves_and_what_it_could_go_back_to(box: Box) -> None:

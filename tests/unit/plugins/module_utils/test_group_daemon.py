@@ -480,7 +480,7 @@ def test_the_view_for_a_follower_names_the_round_that_its_head_serves(rank: Rank
 def test_a_rank_is_being_proven_while_its_box_switches_and_has_not_said_that_it_is(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_generation.Store, "switching", True)
+    monkeypatch.setattr(_generation.Store, "under_way", True)
     rank.daemon.step()
     assert (rank.daemon.published() or {})["proving"] is True
     rank.files.write(_group_files.Proven("a"))

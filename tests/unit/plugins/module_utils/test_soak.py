@@ -258,7 +258,7 @@ STARTED = ACTIVE.replace("ID=a", "ID=b")
 def begin_switch(root: pathlib.Path) -> None:
     path = root / "var/lib/gb10-fleet/switch.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{}", encoding="utf-8")
+    path.write_text('{"to": "new", "before": "old", "boot_id": "1"}', encoding="utf-8")
 
 
 def engine(root: pathlib.Path, *states: str) -> _soak_engine.Engine:

@@ -13,8 +13,14 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _converge, _generation, _instance, _switch
-from tests.unit.support.switch_box import Box, Boxes, KilledError, generation
+from ansible_collections.gb10.fleet.plugins.module_utils import (
+    _converge,
+    _generation,
+    _instance,
+    _soak_engine,
+    _switch,
+)
+from tests.unit.support.switch_box import Box, Boxes, KilledError, generation, watched
 
 
 @pytest.fixture
@@ -114,7 +120,7 @@ def test_a_clock_that_jumps_does_not_change_how_long_it_took(
     last = _switch.Switch(box.acting(), box.store, box.prove, tell, box.boot_id, box.wall).run()
     assert last is not None
     assert last.restored_s == pytest.approx(7)
-    assert "was restored and serves again, proven 7 s after the failure: " in last.message
+    assert "was restored and serves again, answering 7 s after the failure: " in last.message
 
 
 def test_a_clock_that_was_turned_back_while_the_box_was_down_makes_up_no_time(box: Box) -> None:
@@ -128,7 +134,7 @@ def test_a_clock_that_was_turned_back_while_the_box_was_down_makes_up_no_time(bo
     last = box.switch()
     assert last is not None
     assert (last.outcome, last.restored_s) == ("restored", 0)
-    assert "was restored and serves again, proven: " in last.message
+    assert "was restored and serves again: " in last.message
 
 
 def test_without_anything_good_the_box_ends_without_the_new(box: Box) -> None:
@@ -220,19 +226,76 @@ def test_a_way_back_that_leads_nowhere_ends(box: Box, monkeypatch: pytest.Monkey
     assert "could not be restored: [Errno 30] Read-only file system" in last.message
 
 
-def test_a_way_back_without_its_secrets_ends_at_once(box: Box) -> None:
-    lost = {"file": "/var/lib/gb10-fleet/secrets/gone.env", "hash": "1"}
-    path = box.root / lost["file"].lstrip("/")
+def with_secrets(box: Box, base: _generation.Generation, *names: str) -> tuple[_generation.Generation, pathlib.Path]:
+    """Return a generation of which instances have a secret environment, and where that lies."""
+    secrets = {"file": "/var/lib/gb10-fleet/secrets/lost.env", "hash": "1"}
+    path = box.root / secrets["file"].lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("TOKEN=1\n")
-    old = dataclasses.replace(OLD, members=tuple(dataclasses.replace(one, secrets=lost) for one in OLD.members))
+    members = (dataclasses.replace(one, secrets=secrets) if one.name in names else one for one in base.members)
+    return dataclasses.replace(base, members=tuple(members)), path
+
+
+@pytest.mark.parametrize("how", ["broken", "wrong"])
+@pytest.mark.parametrize("new", [NEW, SAME_NAME], ids=["another name", "the same name"])
+def test_a_way_back_without_its_secrets_ends_at_once_and_what_failed_is_not_started_for_its_name(
+    box: Box, how: str, new: _generation.Generation
+) -> None:
+    old, path = with_secrets(box, OLD, "writer")
     box.serve(old)
     path.unlink()
-    box.broken.add("new")
-    last = box.serve(NEW)
+    getattr(box, how).add("new")
+    last = box.serve(new)
     assert last.outcome == "down"
     assert "the secrets of vllm-writer" in last.message
+    assert "this stays stopped and disabled: vllm-writer.service." in last.message
+    assert "systemd goes on" not in last.message
     assert box.store.marker() is None
+    assert (box.engines, box.enabled) == ({}, set())
+    box.restart()
+    assert box.engines == {}
+
+
+def test_a_neighbour_of_what_cannot_be_restored_runs_on(box: Box) -> None:
+    old, path = with_secrets(box, WITH_NEIGHBOUR, "writer")
+    box.serve(old)
+    path.unlink()
+    box.wrong.add("new")
+    last = box.serve(NEIGHBOUR_STAYS)
+    assert last.outcome == "down"
+    assert "systemd goes on with vllm-neighbour.service. " in last.message
+    assert (box.engines, box.enabled) == ({"neighbour": "beside"}, {"neighbour"})
+
+
+@pytest.mark.parametrize("text", ["{", None], ids=["damaged", "missing"])
+@pytest.mark.parametrize("new", [NEW, SAME_NAME], ids=["another name", "the same name"])
+def test_what_failed_is_stopped_where_what_served_before_is_damaged(
+    box: Box, new: _generation.Generation, text: str | None
+) -> None:
+    box.serve(OLD)
+    manifest = box.store.folder / "generations" / OLD.id / "manifest.json"
+    manifest.unlink() if text is None else manifest.write_text(text)
+    box.wrong.add("new")
+    last = box.serve(new)
+    assert last.outcome == "down"
+    assert "What failed was stopped. Nothing was restored: " in last.message
+    assert f"no whole generation '{OLD.id}'; it has none. The box serves nothing now." in last.message
+    assert box.serves(NOTHING)
+    box.restart()
+    assert box.engines == {}
+    # And the way forward is open.
+    box.wrong.clear()
+    assert box.serve(new).outcome == "served"
+
+
+def test_a_neighbour_that_was_not_touched_runs_on_where_what_served_before_is_damaged(box: Box) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    (box.store.folder / "generations" / WITH_NEIGHBOUR.id / "manifest.json").unlink()
+    box.wrong.add("new")
+    last = box.serve(NEIGHBOUR_STAYS)
+    assert last.outcome == "down"
+    assert "What the switch had not touched was left alone: neighbour." in last.message
+    assert (box.engines, box.enabled) == ({"neighbour": "beside"}, {"neighbour"})
 
 
 def test_a_loss_of_power_before_the_records_are_written_is_made_up_for(
@@ -302,6 +365,26 @@ def test_only_so_many_good_generations_are_kept(box: Box) -> None:
     kept = [one.id for one in reversed(made)][:3]
     assert list(box.store.ledger().good) == kept
     assert {path.name for path in (box.store.folder / "generations").iterdir()} == set(kept)
+
+
+def test_an_edit_that_restarts_no_engine_takes_the_place_of_what_it_edits(box: Box) -> None:
+    edited = [watched(SAME_NAME, period_s) for period_s in (300, 600, 900)]
+    for one in (OLD, *edited):
+        box.serve(one)
+    assert box.starts == ["old", "new"]
+    ledger = box.store.ledger()
+    assert ledger.good == (edited[-1].id, OLD.id)
+    assert ledger.previous == OLD.id
+    # What the last switch came from can be undone to all the same.
+    assert box.store.has(edited[1].id)
+    assert not box.store.has(edited[0].id)
+
+
+def test_another_secret_is_another_engine(box: Box) -> None:
+    changed, _path = with_secrets(box, OLD, "writer")
+    box.serve(OLD)
+    box.serve(changed)
+    assert box.store.ledger().good == (changed.id, OLD.id)
 
 
 CASES: dict[str, tuple[_generation.Generation, _generation.Generation, set[str]]] = {
@@ -394,6 +477,80 @@ def test_a_first_deployment_is_forgiven_one_loss_of_power_and_not_two(box: Box) 
 
 def test_no_marker_is_no_switch(box: Box) -> None:
     assert box.switch() is None
+
+
+def test_the_watch_of_an_engine_that_runs_on_follows_its_generation_forth_and_back(box: Box) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    box.starts.clear()
+    assert box.serve(watched(WITH_NEIGHBOUR)).outcome == "served"
+    assert box.timers == {"neighbour", "writer"}
+    assert box.serve(WITH_NEIGHBOUR).outcome == "served"
+    assert box.timers == set()
+    assert box.serve(watched(WITH_NEIGHBOUR)).outcome == "served"
+    assert box.timers == {"neighbour", "writer"}
+    assert box.starts == []
+
+
+def test_a_neighbour_is_watched_again_when_the_box_has_gone_back(box: Box) -> None:
+    old = watched(WITH_NEIGHBOUR)
+    box.serve(old)
+    box.timers.clear()
+    box.wrong.add("new")
+    assert box.serve(NEIGHBOUR_STAYS).outcome == "restored"
+    assert box.serves(old)
+    assert box.timers == {"neighbour", "writer"}
+
+
+def test_a_box_that_is_killed_on_its_way_is_watched_in_the_end(
+    boxes: Boxes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    old, new = WITH_NEIGHBOUR, watched(WITH_NEIGHBOUR)
+    at = 1
+    while True:
+        box = boxes.make(tmp_path_factory.mktemp("box"))
+        if not interrupted(box, old, new, at):
+            break
+        while box.store.marker() is not None:
+            box.switch()
+        assert box.serves(new)
+        assert box.timers == {"neighbour", "writer"}, f"killed before step {at}"
+        at += 1
+    assert at > 5
+
+
+@pytest.mark.parametrize(("how", "says"), [("masked", "is masked"), ("jammed", "is not as it should be")])
+@pytest.mark.parametrize("back", [False, True], ids=["forth", "back"])
+def test_a_timer_that_does_not_start_undoes_no_switch_and_is_told_of(box: Box, how: str, says: str, back: bool) -> None:
+    wanted = watched(OLD)
+    getattr(box, how).add("writer")
+    last = box.serve(wanted)
+    assert last.outcome == "served"
+    if back:
+        box.broken.add("new")
+        last = box.serve(SAME_NAME)
+        assert last.outcome == "restored"
+    assert box.serves(wanted)
+    assert says in last.message
+    assert "writer" in last.message.partition(" But ")[2]
+    assert box.timers == set()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"to": "x", "from": "another version"}'])
+def test_a_marker_that_nobody_can_read_is_set_aside_with_a_word_and_is_no_switch(box: Box, text: str) -> None:
+    box.serve(OLD)
+    marker = box.store.folder / "switch.json"
+    marker.write_text(text)
+    assert not box.store.under_way
+    assert not _soak_engine.switch_under_way(box.root)
+    told: list[str] = []
+    assert _switch.Switch(box.acting(), box.store, box.prove, told.append, box.boot_id).run() is None
+    assert not marker.exists()
+    aside = box.store.folder / "switch.unreadable"
+    assert aside.read_text() == text
+    assert f"it lies in {aside} now" in told[0]
+    assert "deploy it (site.yml)" in told[0]
+    assert box.serves(OLD)
+    assert box.serve(NEW).outcome == "served"
 
 
 def test_a_generation_that_was_damaged_is_not_started(box: Box) -> None:

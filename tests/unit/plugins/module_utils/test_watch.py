@@ -235,7 +235,7 @@ def test_an_engine_that_is_about_to_be_replaced_is_left_alone(box: Box, server: 
 
 def test_a_deployment_is_left_alone_with_what_it_starts_and_proves(box: Box, server: fake.OpenAIServer) -> None:
     server.dead = True
-    (box.folder / "switch").touch()
+    (box.folder / "switch").write_text('{"to": "new", "before": "old", "boot_id": "1"}', encoding="utf-8")
     box.watch(3)
     assert (server.requests, box.deeds, box.warned) == ([], [], [])
 

@@ -12,7 +12,14 @@ from ansible_collections.gb10.fleet.plugins.module_utils import _instance, _watc
 class Systemd:
     """A systemd that knows what the test says of its units; the others are inactive."""
 
-    def __init__(self, states: dict[str, str], stale: frozenset[str] = frozenset(), error: str = "") -> None:
+    def __init__(
+        self,
+        states: dict[str, str],
+        stale: frozenset[str] = frozenset(),
+        error: str = "",
+        masked: frozenset[str] = frozenset(),
+    ) -> None:
+        self.masked = masked
         self.states = states
         self.stale = stale
         self.error = error
@@ -21,7 +28,9 @@ class Systemd:
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[1] == "show":
             reload = "yes" if argv[-1] in self.stale else "no"
-            return 0, f"ActiveState={self.states.get(argv[-1], 'inactive')}\nNeedDaemonReload={reload}\n", ""
+            load = "masked" if argv[-1] in self.masked else "loaded"
+            state = self.states.get(argv[-1], "inactive")
+            return 0, f"LoadState={load}\nActiveState={state}\nNeedDaemonReload={reload}\n", ""
         self.did.append(" ".join(argv[1:]))
         return (1, "", self.error) if self.error else (0, "", "")
 
@@ -36,8 +45,8 @@ BOTH = {ENGINE: "active", TIMER: "active"}
         (BOTH, set(), True, []),
         ({ENGINE: "active"}, set(), True, [f"restart {TIMER}"]),
         ({ENGINE: "activating"}, set(), True, [f"restart {TIMER}"]),
-        # a timer keeps the period with which it was started, an engine is not touched for its unit's text
-        (BOTH, {TIMER}, True, ["daemon-reload", f"restart {TIMER}"]),
+        # a timer takes up a new period by itself, and an engine is not touched for its unit's text
+        (BOTH, {TIMER}, True, ["daemon-reload"]),
         (BOTH, {ENGINE}, True, ["daemon-reload"]),
         (BOTH, {SERVICE}, True, ["daemon-reload"]),
         (BOTH, set(), False, [f"stop {TIMER}"]),
@@ -64,6 +73,25 @@ def test_a_systemd_that_refuses_is_told() -> None:
     systemd = Systemd({ENGINE: "active"}, error="no such unit\n")
     with pytest.raises(_instance.UnitError, match=r"`systemctl restart gb10-fleet-watch@writer.timer` failed: no such"):
         _watch_timers.converge(systemd.run, ["writer"], wanted=True, check_mode=False)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_masked_timer_is_left_alone_and_told_of_where_it_is_missed(wanted: bool) -> None:
+    systemd = Systemd({ENGINE: "active"}, error="Unit is masked.", masked=frozenset({TIMER}))
+    outcome = _watch_timers.converge(systemd.run, ["writer"], wanted=wanted, check_mode=False)
+    assert (systemd.did, outcome.changed, outcome.after) == ([], False, {"writer": False})
+    said = (
+        f"nobody watches vllm-writer, because {TIMER} is masked; "
+        f"`systemctl unmask {TIMER}` and site.yml have it watched again."
+    )
+    assert outcome.notes == ((said,) if wanted else ())
+
+
+def test_a_masked_timer_that_runs_still_is_stopped_with_the_watch_alone() -> None:
+    for wanted, did in ((True, []), (False, [f"stop {TIMER}"])):
+        systemd = Systemd(BOTH, masked=frozenset({TIMER}))
+        _watch_timers.converge(systemd.run, ["writer"], wanted=wanted, check_mode=False)
+        assert systemd.did == did
 
 
 def test_a_diff_shows_the_timers_by_name() -> None:

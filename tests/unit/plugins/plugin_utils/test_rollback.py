@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import typing as t
+
 import pytest
 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _rollback
@@ -145,6 +147,48 @@ def test_what_speaks_against_it_is_one_sentence_with_what_to_type(
     assert planned(wanted, **boxes).problems == (says,)
 
 
+def said(name: str, *, soak: str = "", role: str = "writer") -> dict[str, t.Any]:
+    """Return an instance as a box tells of it."""
+    because = "its soak failed: 3 of 400 answers are garbage." if soak == "failed" else "it speculates."
+    image = "example/vllm@sha256:" + "ab" * 32
+    return {"name": name, "model_role": role, "image": image, "proven": not soak, "because": because, "soak": soak}
+
+
+def soaked(name: str, soak: str) -> _rollback.Box:
+    """Return a box whose earlier generation had a soak that ended like this."""
+    good = [
+        {"id": f"{name}2", "answered_at": "now", "instances": [said("one", role="other")]},
+        {"id": f"{name}1", "answered_at": "then", "instances": [said("one", soak=soak)]},
+    ]
+    return _rollback.Box.from_plain(name, {"deployment": {"serving": f"{name}2", "good": good}, "instances": {}})
+
+
+def test_an_engine_that_failed_its_soak_is_gone_back_to_where_it_is_named_alone() -> None:
+    boxes = [soaked("a", "failed"), soaked("b", "")]
+    refused = (
+        "a would go back to generation a1, of which this is not proven: vllm-one (its soak failed: 3 of 400 answers "
+        "are garbage); name another one (the good ones that it has are a2, a1), or the same to go there nevertheless "
+        "(-e rollback_to=a1,b1). Nothing was changed."
+    )
+    assert _rollback.plan(boxes, [], INVENTORY).problems == (refused,)
+    named = _rollback.plan(boxes, ["a1", "b1"], INVENTORY)
+    assert named.problems == ()
+    assert named.targets["a"].unproven == ("vllm-one (its soak failed: 3 of 400 answers are garbage)",)
+
+
+def test_an_engine_that_nobody_has_soaked_is_gone_back_to_and_told_of() -> None:
+    plan = _rollback.plan([soaked("a", "inconclusive")], [], INVENTORY)
+    assert plan.problems == ()
+    assert plan.targets["a"].unproven == ("vllm-one (it speculates)",)
+
+
+def test_both_sides_can_be_told_apart_where_the_instance_has_the_same_name() -> None:
+    box = soaked("a", "")
+    image = "image sha256:abababababab"
+    assert box.engines == (f"vllm-one (model role other, {image})",)
+    assert box.good[1].engines == (f"vllm-one (model role writer, {image})",)
+
+
 def test_everything_is_said_at_once() -> None:
     plan = planned(a="a2=pair:2 a1", c="c2=other:1 c1", d="d1")
     assert [one.partition(" ")[0] for one in plan.problems] == ["d", "a", "c"]
@@ -155,11 +199,12 @@ def test_a_box_is_read_from_what_it_says_of_itself() -> None:
     observed = {
         "deployment": {
             "serving": "",
-            "good": [{"id": "g", "proven_at": "then", "instances": [{"name": "big", "group": group}, {"name": "one"}]}],
+            "good": [{"id": "g", "answered_at": "then", "instances": [{**said("big"), "group": group}, said("one")]}],
         },
         # A switch that could not be undone: no generation serves, and the rank is there nevertheless.
         "instances": {"big": {"name": "big", "group": group}},
     }
     found = _rollback.Box.from_plain("a", observed)
     rank = _rollback.Rank("pair", ("a", "b"), "1")
-    assert found == _rollback.Box("a", "", (_rollback.Good("g", "then", ("big", "one"), (rank,)),), (rank,))
+    engines = tuple(f"vllm-{name} (model role writer, image sha256:abababababab)" for name in ("big", "one"))
+    assert found == _rollback.Box("a", "", (_rollback.Good("g", "then", ("big", "one"), (rank,), engines),), (rank,))
