@@ -139,6 +139,7 @@ class Daemon:
         self._stopped_token = ""
         self._server: StateServer | None = None
         self._complaints: set[str] = set()
+        self._stalled_s = 0.0
 
     def run(self, still_needed: c.Callable[[], bool]) -> None:
         """Work until the daemon is not needed any more, or has to start anew."""
@@ -237,6 +238,7 @@ class Daemon:
         with self._lock:
             self._state, self._looked_at = state, looked_at
         others = [link.seen() for link in self._links]
+        self._tell_stall()
         waiting = refused = ""
         if state.stage == "open" and not state.round:
             meeting = _group_rules.meet(state, others)
@@ -251,6 +253,13 @@ class Daemon:
             self._withdraw(state, others)
         self._view(state, others, waiting, refused)
         self._tell()
+
+    def _tell_stall(self) -> None:
+        """Say for how long this box did not let its own daemon run: the others may have ended their engines for it."""
+        stalled_s = max(link.stalled_s for link in self._links)
+        if stalled_s > self._stalled_s:
+            say(f"this box stalled for {stalled_s - self._stalled_s:.0f} s; that is no silence of the other ranks")
+            self._stalled_s = stalled_s
 
     def _withdraw(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
         """Take back a round before the engine is in it: the gate has closed again, or another rank has left."""

@@ -166,7 +166,8 @@ class Seen:
     """What a rank knows of another one: its last answer, how old that is, and why there is no newer one.
 
     ``given_up_s`` says for how long it has been seen to have given up without a break, ``refused`` that its box is
-    there and only its daemon is not.
+    there and only its daemon is not. In ``stalled_s`` of ``silent_s`` it was this rank that did not run and could hear
+    nobody.
     """
 
     member: Member
@@ -175,6 +176,7 @@ class Seen:
     error: str = ""
     given_up_s: float = 0.0
     refused: bool = False
+    stalled_s: float = 0.0
 
     @property
     def token(self) -> str:
@@ -182,6 +184,12 @@ class Seen:
         if self.state is None or self.silent_s > FRESH_S or self.state.stage in ("stopped", "given-up"):
             return ""
         return self.state.token
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it has given up and nobody seems to start it again. An old answer says nothing of that."""
+        given_up = self.state is not None and self.state.stage == "given-up" and self.silent_s <= FRESH_S
+        return given_up and self.given_up_s >= GIVEN_UP_S
 
     def words(self) -> str:
         """Return what the other rank is doing, in words."""
@@ -210,7 +218,7 @@ def round_of(tokens: c.Sequence[str]) -> str:
 def meet(own: RankState, others: c.Sequence[Seen]) -> Meeting:
     """Decide whether a rank whose gate is open may start now."""
     for one in others:
-        if one.state is not None and one.state.stage == "given-up" and one.given_up_s >= GIVEN_UP_S:
+        if one.gives_up:
             return Meeting(refused=one.words())
     tokens = _in_order(own, {one.member.rank: one.token for one in others})
     name = round_of(tokens)
@@ -260,9 +268,10 @@ def lost(
     if not own.round:
         return Loss("it runs in no round, so nobody knows which partner it has", silent=False)
     for one in others:
-        if one.silent_s > (max(silence_s, REFUSED_S) if one.refused else silence_s):
+        silent_s = one.silent_s - one.stalled_s
+        if silent_s > (max(silence_s, REFUSED_S) if one.refused else silence_s):
             why = f": {one.error}" if one.error else ""
-            cause = f"{one.member} has not answered at {one.member.address} for {one.silent_s:.0f} s{why}"
+            cause = f"{one.member} has not answered at {one.member.address} for {silent_s:.0f} s{why}"
             return Loss(cause, silent=True)
         state = one.state
         if state is None or (state.in_round and state.round == own.round):

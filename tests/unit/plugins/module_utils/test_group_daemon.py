@@ -65,6 +65,7 @@ class Link:
     """What is known of the other rank, as the test says it."""
 
     offset_s = 0.0
+    stalled_s = 0.0
 
     def __init__(self, member: _group_rules.Member, _instance: str, _port: int, _source: str) -> None:
         self.member = member
@@ -286,6 +287,16 @@ def test_a_link_that_is_down_costs_no_try(rank: Rank) -> None:
     reset = rank.ran.index("systemctl reset-failed vllm-writer.service")
     assert reset < rank.ran.index(rank.restarts()[0])
     assert rank.restarts()
+
+
+def test_a_box_that_stalled_says_so_and_blames_nobody(rank: Rank, capsys: pytest.CaptureFixture[str]) -> None:
+    rank.link.stalled_s = 25.0
+    rank.other(silent_s=30)
+    rank.link.known = dataclasses.replace(rank.link.known, stalled_s=25.0)
+    rank.daemon.step()
+    rank.daemon.step()
+    assert not rank.restarts()
+    assert capsys.readouterr().out == "this box stalled for 25 s; that is no silence of the other ranks\n"
 
 
 def test_an_engine_that_does_not_complete_is_ended_by_its_own_rank(rank: Rank) -> None:

@@ -79,6 +79,13 @@ def test_a_rank_gives_up_after_another_one_has() -> None:
     assert not meeting.round
 
 
+def test_a_rank_does_not_give_up_for_what_another_one_said_before_it_fell_silent() -> None:
+    other = seen(silent_s=27, stage="given-up", given_up_s=60, said="no such flag", error="no route to host")
+    meeting = rules.meet(state(), [other])
+    assert not meeting.refused
+    assert "does not answer at 192.0.2.2 (no route to host), for 27 s" in meeting.waiting
+
+
 def test_of_three_ranks_one_that_waits_for_its_memory_holds_all() -> None:
     ready = rules.Seen(member=FOLLOWER, state=state(1, sees={0: "a", 2: "c"}), silent_s=1)
     third = dataclasses.replace(state(), rank=2, token="c", sees={0: "a", 1: "b"})
@@ -153,6 +160,16 @@ def test_a_daemon_that_is_being_started_anew_is_given_more_time(silent_s: float,
     other = seen(stage="serving", round=TOGETHER, silent_s=silent_s, error="connection refused")
     loss = lost(dataclasses.replace(other, refused=True))
     assert (loss is None) is stays
+
+
+def test_the_time_in_which_a_rank_did_not_run_itself_is_no_silence_of_another_one() -> None:
+    other = seen(stage="serving", round=TOGETHER, silent_s=30, error="no answer in time")
+    assert lost(dataclasses.replace(other, stalled_s=25)) is None
+    loss = lost(dataclasses.replace(other, silent_s=46, stalled_s=25))
+    assert loss is not None
+    assert "for 21 s" in loss.cause
+    # It is old nevertheless: no round begins with it.
+    assert dataclasses.replace(other, stalled_s=29).token == ""
 
 
 def test_an_engine_that_runs_in_no_round_is_ended() -> None:
