@@ -27,6 +27,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _generation,
     _group_files,
     _group_rules,
+    _group_start,
     _heartbeat,
     _instance,
     _journal,
@@ -68,6 +69,7 @@ class Group:
     port: int
     silence_s: float
     heartbeat_s: float
+    tries: int
 
     @classmethod
     def read(cls, settings: c.Mapping[str, t.Any]) -> Group | None:
@@ -85,6 +87,7 @@ class Group:
             port=int(group["peer_port"]),
             silence_s=float(group["silence_seconds"]),
             heartbeat_s=float(group["heartbeat_seconds"]),
+            tries=int(settings["start_limit_burst"]),
         )
 
     @property
@@ -129,6 +132,7 @@ class Daemon:
             settings, every_s=group.heartbeat_s, api_key=api_key, lives=self._computes
         )
         self._lock = threading.Lock()
+        self._ordered_token = ""
         self._state = self._observe()
         self._looked_at = time.monotonic()
         self._ended_round = ""
@@ -140,6 +144,7 @@ class Daemon:
         self._server: StateServer | None = None
         self._complaints: set[str] = set()
         self._stalled_s = 0.0
+        self._forgiven = self._files.forgiven()
 
     def run(self, still_needed: c.Callable[[], bool]) -> None:
         """Work until the daemon is not needed any more, or has to start anew."""
@@ -225,7 +230,17 @@ class Daemon:
             ended=self._files.ended(),
             now=time.time(),
             proving=_generation.Store().switching and not self._files.proven(unit.invocation),
+            blameless=stage in ("ending", "pausing") and self._ends_blameless(unit, stage),
         )
+
+    def _ends_blameless(self, unit: _instance.Unit, stage: _group_rules.Stage) -> bool:
+        """Return whether this rank's engine is being ended for no fault of any rank, as far as is known yet."""
+        asked = self._files.asked(unit.invocation)
+        if asked is not None:
+            return asked.blameless
+        if self._ordered_token != unit.invocation and stage == "ending" and _group_start.order(self.unit):
+            self._ordered_token = unit.invocation
+        return self._ordered_token == unit.invocation
 
     def step(self) -> None:
         """Look once, and do what has to be done."""
@@ -238,6 +253,7 @@ class Daemon:
         with self._lock:
             self._state, self._looked_at = state, looked_at
         others = [link.seen() for link in self._links]
+        self._begin_counting_anew(before, state, others)
         self._tell_stall()
         waiting = refused = ""
         if state.stage == "open" and not state.round:
@@ -282,23 +298,52 @@ class Daemon:
     def _watch(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
         loss = self._lost(state, others)
         if loss is not None:
-            self._end(state, loss.cause, own=False, silent=loss.silent)
+            self._end(state, loss.cause, own=False, blameless=loss.blameless)
         elif self._heartbeat.failed:
             self._end(state, self._heartbeat.failed, own=True)
 
-    def _end(self, state: _group_rules.RankState, cause: str, *, own: bool, silent: bool = False) -> None:
+    def _begin_counting_anew(
+        self, before: _group_rules.RankState, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]
+    ) -> None:
+        """Forget the starts that came to nothing, once one has served, or somebody has stopped this rank."""
+        if not self._forgiven.times:
+            return
+        ranks = [state, *(one.state for one in others if one.state is not None)]
+        served = state.in_round and any(one.stage == "serving" and one.round == state.round != "" for one in ranks)
+        # Between the two halves of a restart a unit is stopped, too, for a moment.
+        if served or (state.stage in ("stopped", "given-up") and state.stage == before.stage):
+            self._count(_group_files.Forgiven())
+
+    def _count(self, forgiven: _group_files.Forgiven) -> None:
+        """Remember it, also over a restart of this daemon."""
+        self._forgiven = forgiven
+        self._write(forgiven)
+
+    def _forgives(self, state: _group_rules.RankState) -> bool:
+        """Return whether the end of this start is not held against the rank: only so many that have not served are.
+
+        A box that is starved by each boot of the other one, say, would else go on with that for ever.
+        """
+        if (state.stage == "serving" and state.round) or self._forgiven.token == state.token:
+            return True
+        if self._forgiven.times >= self.group.tries:
+            return False
+        self._count(_group_files.Forgiven(state.token, self._forgiven.times + 1))
+        return True
+
+    def _end(self, state: _group_rules.RankState, cause: str, *, own: bool, blameless: bool = False) -> None:
         """End the engine and start anew; the gate then waits until the others are there again."""
         first = self._files.asked(state.token) is None and self._asked_token != state.token
         self._asked_token = state.token
         if first:
             say(f"ending the engine: {cause}")
-            self._write(_group_files.Asked(state.token, cause, own, time.time()))
+            self._write(_group_files.Asked(state.token, cause, own, time.time(), blameless))
             try:
                 _status.StatusFile(self.instance).write(_status.Status("group", cause, failed=True, at=time.time()))
             except OSError as error:
                 self._complain("the status cannot be written", error)
-        if silent:
-            # A link that is down, or a box that reboots, is no failed try of this rank.
+        if blameless and self._forgives(state):
+            # A link that is down, or another rank that is stopped, is no failed try of this rank.
             _command.run(["systemctl", "reset-failed", self.unit], timeout_s=_SYSTEMCTL_S)
         # try-restart, and not over another job: what a person or a playbook is stopping stays stopped.
         argv = ["systemctl", "try-restart", "--no-block", "--job-mode=fail", self.unit]

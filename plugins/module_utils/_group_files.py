@@ -62,12 +62,24 @@ class View:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """Why and when the daemon ended the engine of a start. ``own`` says that this rank itself is the reason."""
+    """Why and when the daemon ended the engine of a start. ``own`` says that this rank itself is the reason.
+
+    ``blameless`` says that no rank is: a link, an order, or a round that never came about.
+    """
 
     token: str
     cause: str
     own: bool
     at: float = 0.0
+    blameless: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forgiven:
+    """How many starts in a row were ended before they served, and not held against this rank; and the last of them."""
+
+    token: str = ""
+    times: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +104,7 @@ class Stopped:
     token: str
 
 
-Word: t.TypeAlias = "Gate | Round | View | Asked | Beat | Proven | Stopped | Ended"
+Word: t.TypeAlias = "Gate | Round | View | Asked | Beat | Forgiven | Proven | Stopped | Ended"
 
 
 class GroupFiles:
@@ -136,6 +148,10 @@ class GroupFiles:
         """Return why the daemon ended the engine of that start, None where it did not."""
         found = self._read(Asked)
         return Asked(**found) if found and found.get("token") == token else None
+
+    def forgiven(self) -> Forgiven:
+        """Return how many starts in a row were not held against this rank."""
+        return Forgiven(**self._read(Forgiven))
 
     def proven(self, token: str) -> bool:
         """Return whether that start has passed what is asked of this rank alone."""

@@ -236,10 +236,12 @@ def ended(
     if joined is None:
         return None
     cause, own, at = (asked.cause, asked.own, asked.at or now) if asked else (how.cause(), True, now)
+    blameless = asked.blameless if asked else how.ordered
     if signalled is not None and signalled.at < at:
         # Somebody told it to end before its daemon found a reason to.
         by_itself = how.code == "exited" and how.status not in _KILLED and not (how.ordered or how.failure)
         cause, own, at = signalled.cause() if asked or by_itself else cause, True, signalled.at
+        blameless = blameless and not asked
     record = Ended(
         round=joined.name,
         cause=cause,
@@ -248,6 +250,7 @@ def ended(
         error=error.message if error else "",
         error_at=(_seconds(error.stamp) or now) if error else 0.0,
         echo=bool(error and error.echo),
+        blameless=blameless,
     )
     files.write(record)
     return record

@@ -44,6 +44,7 @@ SETTINGS: dict[str, t.Any] = {
     "models": ["writer"],
     "kind": "chat",
     "secrets_file": "",
+    "start_limit_burst": 3,
     "group": GROUP,
 }
 TOGETHER = _group_rules.round_of(("a", "b"))
@@ -287,6 +288,108 @@ def test_a_link_that_is_down_costs_no_try(rank: Rank) -> None:
     reset = rank.ran.index("systemctl reset-failed vllm-writer.service")
     assert reset < rank.ran.index(rank.restarts()[0])
     assert rank.restarts()
+
+
+def resets(rank: Rank) -> int:
+    return rank.ran.count("systemctl reset-failed vllm-writer.service")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"stage": "ending", "round": "", "blameless": True}, id="it is being stopped or rebooted"),
+        pytest.param({"stage": "stopped", "round": ""}, id="it was stopped"),
+        pytest.param({"stage": "gating", "round": "", "token": "c"}, id="it has started anew"),
+        pytest.param({"stage": "gating", "round": ""}, id="its gate has closed at its last look"),
+    ],
+)
+def test_what_is_no_fault_of_another_rank_costs_no_try(rank: Rank, changes: dict[str, t.Any]) -> None:
+    rank.other(**changes)
+    rank.daemon.step()
+    assert rank.restarts()
+    assert resets(rank) == 1
+    asked = rank.files.asked("a")
+    assert asked is not None
+    assert asked.blameless
+
+
+def test_the_failure_of_another_rank_costs_a_try(rank: Rank) -> None:
+    rank.other(stage="gating", round="", token="c", ended=ended())
+    rank.daemon.step()
+    assert rank.restarts()
+    assert not resets(rank)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "asked", "blameless"),
+    [
+        pytest.param("7 vllm-writer.service stop running\n", None, True, id="an order"),
+        pytest.param("7 vllm-writer.service start running\n", None, False, id="an engine that fails at its boot"),
+        pytest.param("", None, False, id="an engine that ended by itself"),
+        pytest.param("7 vllm-writer.service restart running\n", False, False, id="its daemon, for a failure"),
+        pytest.param("7 vllm-writer.service restart running\n", True, True, id="its daemon, for a silence"),
+    ],
+)
+def test_a_rank_says_while_it_ends_whether_that_is_the_fault_of_any(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, jobs: str, asked: bool | None, blameless: bool
+) -> None:
+    works = _command.run
+
+    def run(argv: list[str], **options: t.Any) -> tuple[int, str, str]:
+        return (0, jobs, "") if argv[1] == "list-jobs" else works(argv, **options)
+
+    monkeypatch.setattr(_command, "run", run)
+    if asked is not None:
+        rank.files.write(_group_files.Asked("a", "why", own=False, blameless=asked))
+    rank.is_in("deactivating", "stop")
+    rank.daemon.step()
+    assert (rank.daemon.published() or {})["blameless"] is blameless
+    # The next start has not ended yet.
+    rank.is_in("activating", "start-pre", "c")
+    rank.daemon.step()
+    assert (rank.daemon.published() or {})["blameless"] is False
+
+
+def boot_in_vain(rank: Rank, times: int, first: int = 0) -> list[int]:
+    """Boot a number of times while the other rank falls silent; return how often the unit's tries were given back."""
+    given_back = []
+    for number in range(first, first + times):
+        before = resets(rank)
+        token = f"t{number}"
+        rank.is_in("activating", "start-post", token)
+        rank.files.write(Round(token, TOGETHER, (token, "b"), 1.0))
+        rank.other(silent_s=30, stage="booting")
+        # It is asked again until the unit ends.
+        rank.daemon.step()
+        rank.daemon.step()
+        given_back.append(min(1, resets(rank) - before))
+    return given_back
+
+
+def test_only_so_many_boots_that_come_to_nothing_are_forgiven_also_over_a_restart_of_the_daemon(rank: Rank) -> None:
+    assert boot_in_vain(rank, 2) == [1, 1]
+    rank.daemon = _group_daemon.Daemon("writer", SETTINGS, rank.daemon.group, str)
+    assert boot_in_vain(rank, 3, first=2) == [1, 0, 0]
+
+
+def test_boots_are_forgiven_anew_once_a_round_has_served(rank: Rank) -> None:
+    assert boot_in_vain(rank, 4) == [1, 1, 1, 0]
+    rank.is_in("active", "running", "t9")
+    rank.files.write(Round("t9", TOGETHER, ("t9", "b"), 1.0))
+    rank.other()
+    rank.daemon.step()
+    assert boot_in_vain(rank, 1, first=10) == [1]
+
+
+@pytest.mark.parametrize("state", [("inactive", "dead"), ("failed", "failed")])
+def test_boots_are_forgiven_anew_once_somebody_has_stopped_the_rank(rank: Rank, state: tuple[str, str]) -> None:
+    assert boot_in_vain(rank, 4) == [1, 1, 1, 0]
+    rank.is_in(*state, "t3")
+    # Between the two halves of a restart a unit is in that state, too.
+    rank.daemon.step()
+    assert rank.files.forgiven().times == 3
+    rank.daemon.step()
+    assert boot_in_vain(rank, 1, first=10) == [1]
 
 
 def test_a_box_that_stalled_says_so_and_blames_nobody(rank: Rank, capsys: pytest.CaptureFixture[str]) -> None:
