@@ -113,7 +113,7 @@ def stage_of(unit: _instance.Unit, files: _group_files.GroupFiles) -> _group_rul
         return "ending"
     if unit.sub_state in _BEFORE_MAIN:
         gate = files.gate(unit.invocation)
-        return "open" if gate is not None and gate.open else "gating"
+        return "open" if gate is not None and gate.open and not gate.silent_s() else "gating"
     return "serving" if unit.active_state == "active" else "booting"
 
 
@@ -132,7 +132,7 @@ class Daemon:
             settings, every_s=group.heartbeat_s, api_key=api_key, lives=self._computes
         )
         self._lock = threading.Lock()
-        self._ordered_token = ""
+        self._ordered_token = self._hung_token = ""
         self._state = self._observe()
         self._looked_at = time.monotonic()
         self._ended_round = ""
@@ -218,6 +218,7 @@ class Daemon:
         # A stopped rank has no round, whatever its last start went into.
         name = joined.name if joined and stage in ("open", "booting", "serving") else ""
         last = _status.StatusFile(self.instance).read()
+        said = last.message if last and last.failed is _HAS_FAILED.get(stage) else ""
         return _group_rules.RankState(
             instance=self.instance,
             spec=self.group.spec,
@@ -226,12 +227,24 @@ class Daemon:
             stage=stage,
             round=name,
             sees={link.member.rank: token for link in self._links if (token := link.seen().token)},
-            said=last.message if last and last.failed is _HAS_FAILED.get(stage) else "",
+            said=(self._hung_gate(unit) if stage == "gating" else "") or said,
             ended=self._files.ended(),
             now=time.time(),
             proving=_generation.Store().switching and not self._files.proven(unit.invocation),
             blameless=stage in ("ending", "pausing") and self._ends_blameless(unit, stage),
         )
+
+    def _hung_gate(self, unit: _instance.Unit) -> str:
+        """Return that the start gate hangs, and where, for the other ranks; the gate itself cannot say it."""
+        gate = self._files.gate(unit.invocation)
+        silent_s = gate.silent_s() if gate is not None else 0.0
+        if not silent_s:
+            return ""
+        line = f"its start gate has hung for {silent_s:.0f} s in a look at Docker Engine and at the memory"
+        if self._hung_token != unit.invocation:
+            self._hung_token = unit.invocation
+            _journal.warning(self.unit, f"{self.group.own} is not ready to start: {line}")
+        return line
 
     def _ends_blameless(self, unit: _instance.Unit, stage: _group_rules.Stage) -> bool:
         """Return whether this rank's engine is being ended for no fault of any rank, as far as is known yet."""

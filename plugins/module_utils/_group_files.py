@@ -21,17 +21,26 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils._group_rules import Ended
 
 FOLDER: t.Final = pathlib.Path("/run/gb10-fleet/groups")
-# The daemon writes every second; an older word is of one that does not run.
+# The daemon and the gate write every second; an older word is of one that does not run, or hangs.
 _STALE_S: t.Final = 15.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether the start gate of a start is open for its part, and since when it waits for the others (monotonic)."""
+    """Whether the start gate of a start is open for its part, since when it waits for the others, and when it said so.
+
+    Times are of the monotonic clock.
+    """
 
     token: str
     open: bool
     since: float
+    at: float
+
+    def silent_s(self) -> float:
+        """Return for how long the gate has hung, 0 where it does not: it then says nothing of this moment."""
+        age_s = time.monotonic() - self.at
+        return age_s if age_s > _STALE_S else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def meet(wait: Wait, obstacle: c.Callable[[], str]) -> str:
         # Looking at memory and containers is not free, so it is done seldom, and once more before the engine starts.
         if hindered or begins or wait.clock() - looked_at >= _LOOK_EVERY_S:
             hindered, looked_at = obstacle(), wait.clock()
-        wait.files.write(_group_files.Gate(wait.token, not hindered, since))
+        wait.files.write(_group_files.Gate(wait.token, not hindered, since, wait.clock()))
         if hindered:
             # The others do not wait in a round that this rank has not come into; it needs another one.
             wait.files.withdraw(wait.token)
@@ -75,7 +75,8 @@ def meet(wait: Wait, obstacle: c.Callable[[], str]) -> str:
         if view is not None and view.token == wait.token:
             if view.refused:
                 return view.refused
-            if begins and not hindered:
+            # A look may take long, and the round be over meanwhile.
+            if begins and not hindered and wait.files.round(wait.token) is not None:
                 return ""
         reason = hindered or _waiting_for(view, wait, since)
         if reason and (_kind(reason) != _kind(said) or wait.clock() - said_at >= _SAY_EVERY_S):

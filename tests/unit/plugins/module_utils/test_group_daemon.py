@@ -62,6 +62,10 @@ OTHER = _group_rules.RankState(
 )
 
 
+def gate(token: str = "a", is_open: bool = True, age_s: float = 0.0) -> Gate:
+    return Gate(token, is_open, 1.0, time.monotonic() - age_s)
+
+
 class Link:
     """What is known of the other rank, as the test says it."""
 
@@ -129,7 +133,7 @@ def rank(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
 
 
 @pytest.mark.parametrize(
-    ("active", "sub", "gate", "stage"),
+    ("active", "sub", "said", "stage"),
     [
         ("inactive", "dead", None, "stopped"),
         ("failed", "failed", None, "given-up"),
@@ -139,18 +143,18 @@ def rank(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
         ("failed", "failed-before-auto-restart", None, "pausing"),
         ("inactive", "dead-before-auto-restart", None, "pausing"),
         ("activating", "start-pre", None, "gating"),
-        ("activating", "start-pre", Gate("a", False, 1.0), "gating"),
-        ("activating", "start-pre", Gate("a", True, 1.0), "open"),
-        ("activating", "start-post", Gate("a", True, 1.0), "booting"),
-        ("active", "running", Gate("a", True, 1.0), "serving"),
+        ("activating", "start-pre", False, "gating"),
+        ("activating", "start-pre", True, "open"),
+        ("activating", "start-post", True, "booting"),
+        ("active", "running", True, "serving"),
     ],
 )
 def test_the_stage_of_a_rank_is_read_from_its_unit(
-    tmp_path: pathlib.Path, active: str, sub: str, gate: Gate | None, stage: str
+    tmp_path: pathlib.Path, active: str, sub: str, said: bool | None, stage: str
 ) -> None:
     files = _group_files.GroupFiles("writer", tmp_path)
-    if gate:
-        files.write(gate)
+    if said is not None:
+        files.write(gate(is_open=said))
     assert _group_daemon.stage_of(unit_in(active, sub), files) == stage
 
 
@@ -165,6 +169,25 @@ def test_a_unit_that_was_stopped_while_it_started_has_not_given_up(tmp_path: pat
     assert _group_daemon.stage_of(unit_in("failed", "failed"), files) == "stopped"
     files.write(Stopped("of an earlier start"))
     assert _group_daemon.stage_of(unit_in("failed", "failed"), files) == "given-up"
+
+
+def test_a_gate_that_hangs_is_not_open_and_both_boxes_hear_of_it(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(_journal, "warning", lambda _unit, message: warned.append(message))
+    rank.is_in("activating", "start-pre", "c")
+    rank.files.write(gate("c", age_s=17))
+    rank.other(stage="open", round="", sees={0: "c"})
+    rank.daemon.step()
+    rank.daemon.step()
+    published = rank.daemon.published() or {}
+    line = "its start gate has hung for 17 s in a look at Docker Engine and at the memory"
+    assert (published["stage"], published["said"]) == ("gating", line)
+    assert rank.files.round("c") is None
+    assert warned == [f"rank 0 (spark-1) is not ready to start: {line}"]
+    # It answers again.
+    rank.files.write(gate("c", age_s=1))
+    rank.daemon.step()
+    assert rank.files.round("c") is not None
 
 
 def test_a_healthy_round_is_left_alone(rank: Rank) -> None:
@@ -189,7 +212,7 @@ def test_a_state_that_is_old_is_not_told(rank: Rank, monkeypatch: pytest.MonkeyP
 
 def test_ranks_meet(rank: Rank) -> None:
     rank.is_in("activating", "start-pre", "c")
-    rank.files.write(Gate("c", True, 1.0))
+    rank.files.write(gate("c"))
     rank.other(stage="gating", round="")
     rank.daemon.step()
     view = rank.files.view()
@@ -205,7 +228,7 @@ def test_ranks_meet(rank: Rank) -> None:
 
 def test_a_round_that_the_gate_has_left_is_withdrawn(rank: Rank) -> None:
     rank.is_in("activating", "start-pre")
-    rank.files.write(Gate("a", False, 1.0))
+    rank.files.write(gate(is_open=False))
     rank.daemon.step()
     assert rank.files.round("a") is None
 
@@ -215,7 +238,7 @@ def test_a_round_that_another_rank_has_left_is_withdrawn_before_the_engine_start
     rank: Rank, changes: dict[str, t.Any]
 ) -> None:
     rank.is_in("activating", "start-pre")
-    rank.files.write(Gate("a", True, 1.0))
+    rank.files.write(gate())
     rank.daemon.step()
     assert rank.files.round("a") is not None
     rank.other(**changes)
@@ -460,7 +483,7 @@ def test_no_round_begins_that_cannot_be_written(
     rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rank.is_in("activating", "start-pre", "c")
-    rank.files.write(Gate("c", True, 1.0))
+    rank.files.write(gate("c"))
     rank.other(stage="open", round="", sees={0: "c"})
     fill(monkeypatch)
     rank.daemon.step()

@@ -81,7 +81,7 @@ def test_memory_that_is_gone_again_closes_the_gate(tmp_path: pathlib.Path) -> No
     world = World(tmp_path, {5: short, 20: enough})
     assert world.meet() == ""
     assert world.now == 1020
-    assert gates == [Gate("a", False, 1000.0)]
+    assert gates == [Gate("a", False, 1000.0, 1019.0)]
     assert "10 GiB too little" in world.said[-1]
 
 
@@ -96,6 +96,22 @@ def test_a_gate_that_has_closed_waits_for_another_round(tmp_path: pathlib.Path) 
 
     world = World(tmp_path, {5: short, 10: enough, 30: lambda w: w.round("another")})
     assert world.meet() == ""
+    assert world.now == 1030
+
+
+def test_a_gate_whose_last_look_took_so_long_that_the_round_is_over_waits_for_another_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = World(tmp_path, {30: lambda w: w.round("another")})
+    world.round("over")
+
+    def look() -> str:
+        if world.now == 1000:
+            world.now += 17
+            world.files.withdraw("a")
+        return ""
+
+    assert _group_start.meet(world.wait(), look) == ""
     assert world.now == 1030
 
 
