@@ -31,6 +31,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _heartbeat,
     _instance,
     _journal,
+    _sd_notify,
     _status,
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._group_link import Link, StateServer
@@ -256,9 +257,11 @@ class Daemon:
         return self._ordered_token == unit.invocation
 
     def step(self) -> None:
-        """Look once, and do what has to be done."""
+        """Look once, and do what has to be done; systemd ends a daemon that does not come here any more."""
+        _sd_notify.alive()
         looked_at = time.monotonic()
         before, state = self._state, self._observe()
+        _sd_notify.alive()
         if state.token != before.token:
             for link in self._links:
                 link.forgive()
@@ -358,6 +361,7 @@ class Daemon:
         if blameless and self._forgives(state):
             # A link that is down, or another rank that is stopped, is no failed try of this rank.
             _command.run(["systemctl", "reset-failed", self.unit], timeout_s=_SYSTEMCTL_S)
+            _sd_notify.alive()
         # try-restart, and not over another job: what a person or a playbook is stopping stays stopped.
         argv = ["systemctl", "try-restart", "--no-block", "--job-mode=fail", self.unit]
         code, _out, err = _command.run(argv, timeout_s=_SYSTEMCTL_S)

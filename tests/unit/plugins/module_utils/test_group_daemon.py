@@ -23,6 +23,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _group_rules,
     _instance,
     _journal,
+    _sd_notify,
     _status,
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._group_files import Gate, Round, Stopped
@@ -198,6 +199,19 @@ def test_a_healthy_round_is_left_alone(rank: Rank) -> None:
     assert (published["stage"], published["round"], published["sees"]) == ("serving", TOGETHER, {"1": "b"})
 
 
+def test_systemd_hears_with_each_look_that_the_daemon_works(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(_sd_notify, "alive", lambda: told.append(len(rank.ran)))
+    before = len(rank.ran)
+    rank.daemon.step()
+    # No two commands of the daemon, each of which may take its whole time limit, are without a word between them.
+    assert told == [before, before + 1]
+    rank.other(stage="stopped", round="")
+    before = len(rank.ran)
+    rank.daemon.step()
+    assert told[2:] == [before, before + 1, before + 2]
+
+
 def test_a_state_that_is_old_is_not_told(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: now[0])
@@ -303,6 +317,19 @@ def test_a_daemon_that_was_started_anew_meanwhile_tells_the_container_to_end(
     rank.other(stage="stopped", round="")
     rank.daemon.step()
     assert [one for one in rank.ran if one.startswith("docker")] == ["docker stop --time 30 vllm-writer"]
+
+
+def test_a_daemon_that_was_ended_for_hanging_ends_an_engine_that_is_alone_by_then(rank: Rank) -> None:
+    rank.daemon.step()
+    assert not rank.restarts()
+    # What the other rank has done while this daemon hung.
+    left = ended(cause="rank 0 (spark-1) has not answered for 20 s", own=False, blameless=True)
+    rank.other(stage="open", round="", token="c", ended=left)
+    anew = _group_daemon.Daemon("writer", SETTINGS, rank.daemon.group, str)
+    anew._links[0] = rank.daemon._links[0]
+    anew.step()
+    assert len(rank.restarts()) == 1
+    assert resets(rank) == 1
 
 
 def test_a_link_that_is_down_costs_no_try(rank: Rank) -> None:
