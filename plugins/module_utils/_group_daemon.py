@@ -416,13 +416,22 @@ class Daemon:
         missing = len(records) < len(self.group.members)
         if missing and now - self._left_at < _STORY_S and now - self._ended_at < _LEAVING_S:
             return
+        where = f"here; {self._unheard(records)}" if missing else "on all boxes"
         line = _group_rules.story(records)
-        _journal.error(self.unit, f"serving group {self.group.name} has stopped on all boxes: {line}")
+        _journal.error(self.unit, f"serving group {self.group.name} has stopped {where}: {line}")
         self._told_round = ended.round
         try:
             self._files.tell(ended.round)
         except OSError as error:
             self._complain("what was told cannot be remembered", error)
+
+    def _unheard(self, heard: c.Container[_group_rules.Member]) -> str:
+        """Return whose end of the round is not known: nobody can say of it that it has stopped."""
+        missing = [link.seen() for link in self._links if link.member not in heard]
+        there = [str(one.member) for one in missing if one.silent_s <= _group_rules.FRESH_S]
+        silent = [str(one.member) for one in missing if one.silent_s > _group_rules.FRESH_S]
+        words = [f"nothing was heard of {', '.join(silent)}"] if silent else []
+        return " and ".join([*words, *([f"not known is how {', '.join(there)} left"] if there else [])])
 
 
 def run(instance: str, settings: c.Mapping[str, t.Any], api_key: c.Callable[[], str]) -> int:
