@@ -138,5 +138,7 @@ def _docker(run: Run, *arguments: str) -> str:
 
 def _error(command: str, code: int, said: str) -> DockerError:
     if code == _command.TIMED_OUT:
-        return DockerError(f"Docker Engine does not answer (`{command}`: {said.strip()}); see `systemctl status docker`")
+        return DockerError(
+            f"Docker Engine does not answer (`{command}`: {said.strip()}); see `systemctl status docker`"
+        )
     return DockerError(f"`{command}` failed: {said.strip()}")

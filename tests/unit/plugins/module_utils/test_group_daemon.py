@@ -588,8 +588,10 @@ def test_the_end_of_a_round_is_told_without_a_rank_that_does_not_speak(
     monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: later)
     rank.daemon.step()
     assert rank.journal == [
-        "serving group pair has stopped here; nothing was heard of rank 1 (spark-2): "
-        "no rank left of itself: rank 1 (spark-2) has not answered"
+        (
+            "serving group pair has stopped here; nothing was heard of rank 1 (spark-2): "
+            "no rank left of itself: rank 1 (spark-2) has not answered"
+        )
     ]
 
 
@@ -626,8 +628,10 @@ def test_the_end_of_a_round_is_told_without_a_rank_that_never_leaves(
     now[0] = 1180.0
     rank.daemon.step()
     assert rank.journal == [
-        "serving group pair has stopped here; not known is how rank 1 (spark-2) left: "
-        "rank 0 (spark-1) left first: it was killed"
+        (
+            "serving group pair has stopped here; not known is how rank 1 (spark-2) left: "
+            "rank 0 (spark-1) left first: it was killed"
+        )
     ]
 
 
