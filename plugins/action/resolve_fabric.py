@@ -15,7 +15,7 @@ from ansible.utils.display import Display
 from ansible_collections.gb10.fleet.plugins.action.resolve_model_roles import numbers_read_otherwise
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_input, _fabric_sentence, _origin
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_rank import shares_of
-from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Path, Problem, nearest
+from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 
 _display = Display()
 
@@ -79,8 +79,7 @@ def _members(box: str, fabric: t.Any, hostvars: t.Any, known: _Known) -> list[st
     if otherwise := list(numbers_read_otherwise(fabric, ("fabric",))):
         raise _fabric_input.FabricInputError(otherwise)
     wanted = _fabric_input.read(fabric)
-    found = [problem for member in wanted.members for problem in _stranger(member, fabric, known)]
-    if found:
+    if found := list(_fabric_input.strangers(wanted, fabric, known.all, known.boxes)):
         raise _fabric_input.FabricInputError(found)
     addresses = {member.box: hostvars[member.box].get("ansible_host") for member in wanted.members}
     found = [_fabric_sentence.problem_of(one, fabric) for one in shares_of(fabric, {}, addresses).errors]
@@ -89,18 +88,6 @@ def _members(box: str, fabric: t.Any, hostvars: t.Any, known: _Known) -> list[st
     if found:
         raise _fabric_input.FabricInputError(found)
     return [member.box for member in wanted.members]
-
-
-def _stranger(member: _fabric_input.Member, fabric: t.Any, known: _Known) -> t.Iterator[Problem]:
-    """Yield that no playbook would ever look at a member."""
-    path: Path = ("fabric", "members", member.rank)
-    entry = fabric["members"][member.rank]
-    if member.box not in known.all:
-        remedy = nearest(member.box, known.boxes)
-        yield Problem(path, f"the inventory knows no box {member.box!r}", remedy, entry)
-    elif member.box not in known.boxes:
-        what = f"{member.box} is not in the group sparks, whose boxes the playbooks set up"
-        yield Problem(path, what, "add it there, or take it out of members", entry)
 
 
 def _disagrees(member: _fabric_input.Member, fabric: t.Any, variables: t.Any) -> t.Iterator[Problem]:

@@ -71,6 +71,9 @@ _PAUSE_POLL_S: t.Final = 0.5
 _PAUSE_LIMIT_S: t.Final = 900.0
 _JOURNAL_LINES: t.Final = 4000
 _JOURNAL_S: t.Final = 20.0
+# What the start gate asks Docker Engine, and how much longer the end of a container that is left may take.
+_GATE_DOCKER_S: t.Final = 20.0
+_LEFTOVER_S: t.Final = 40.0
 # The client, and the first process of a container that cannot run its program: of an image for another processor it is
 # "exec /usr/bin/vllm: exec format error".
 _DOCKER_SAYS: t.Final = ("docker: ", "exec ")
@@ -122,8 +125,8 @@ def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     status = _status.StatusFile(instance)
 
     def read() -> _gate.Reading:
-        _converge.remove_leftover(_command.run, instance, say)
-        return _gate.Reading(_memory.meminfo(), _memory.processes(), _docker.running_ids(_command.run))
+        _converge.remove_leftover(_ask_docker, instance, say)
+        return _gate.Reading(_memory.meminfo(), _memory.processes(), _docker.running_ids(_ask_docker))
 
     verdict = _gate.wait(
         read,
@@ -139,6 +142,11 @@ def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     if not verdict.passed:
         return 1
     return meet(status, instance, lambda: obstacle(read, settings)) if settings.get("group") else 0
+
+
+def _ask_docker(argv: list[str]) -> tuple[int, str, str]:
+    """Ask Docker Engine in bounded time: a gate that hangs would say neither what it waits for nor that it waits."""
+    return _command.run(argv, timeout_s=_GATE_DOCKER_S + (_LEFTOVER_S if argv[1] in ("stop", "rm") else 0))
 
 
 def obstacle(read: c.Callable[[], _gate.Reading], settings: c.Mapping[str, t.Any]) -> str:

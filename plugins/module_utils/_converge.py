@@ -74,7 +74,7 @@ def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float, keep_
         found = _instance.observe(box.run, name, box.sysroot)
         if serves(found, spec):
             return Outcome(True, f"{unit.name} answered a completion", found, before, line(found))
-        if failure := failure_of(found, keep_trying=keep_trying) or _overdue(found):
+        if failure := failure_of(found, keep_trying=keep_trying) or _overdue(box, found):
             if not keep_trying:
                 _systemctl(box, "stop", unit.name)
             said = _why(box, name, failure, was_stopped=not keep_trying)
@@ -156,7 +156,7 @@ def failure_of(found: _instance.Instance, *, keep_trying: bool = False) -> str:
     return "it was stopped by somebody else" if unit.active_state == "inactive" else ""
 
 
-def _overdue(found: _instance.Instance) -> str:
+def _overdue(box: Box, found: _instance.Instance) -> str:
     """Return why a rank of a serving group has waited for the others for too long, empty where it has not.
 
     By itself a rank waits as long as it takes; whoever deploys it wants to hear that another one does not come.
@@ -165,7 +165,11 @@ def _overdue(found: _instance.Instance) -> str:
         return ""
     since = _group_files.waiting_since(found.name, found.unit.invocation)
     limit_s = float(found.settings.get("gate_timeout_s", 0)) + _MEETING_S
-    return "" if since is None or time.monotonic() - since < limit_s else "the other ranks did not come"
+    if since is None or time.monotonic() - since < limit_s:
+        return ""
+    view = _group_files.GroupFiles(found.name).view()
+    waiting = view.waiting if view is not None and view.token == found.unit.invocation else ""
+    return f"the other ranks did not come: {waiting or _progress(box, found.name)}"
 
 
 def line(found: _instance.Instance) -> str:

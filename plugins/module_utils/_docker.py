@@ -15,6 +15,8 @@ import json
 import pathlib
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _command
+
 # The shape of AnsibleModule.run_command, so that a module passes its own method: argv in; code, stdout, stderr out.
 Run = c.Callable[[list[str]], tuple[int, str, str]]
 
@@ -92,7 +94,7 @@ def container(run: Run, name: str) -> Container | None:
     if code != 0:
         if "no such container" in err.lower():
             return None
-        raise DockerError(f"`docker container inspect {name}` failed: {err.strip()}")
+        raise _error(f"docker container inspect {name}", code, err)
     return Container.from_inspect(json.loads(out)[0])
 
 
@@ -108,7 +110,7 @@ def image_id(run: Run, reference: str) -> str | None:
         return out.strip()
     if "no such image" in err.lower():
         return None
-    raise DockerError(f"`docker image inspect {reference}` failed: {err.strip()}")
+    raise _error(f"docker image inspect {reference}", code, err)
 
 
 def gpu_access(found: Engine, sysroot: pathlib.Path = pathlib.Path("/")) -> t.Literal["cdi", "none", "unusable"]:
@@ -130,5 +132,13 @@ def _declares_gpu(path: pathlib.Path) -> bool:
 def _docker(run: Run, *arguments: str) -> str:
     code, out, err = run(["docker", *arguments])
     if code != 0:
-        raise DockerError(f"`docker {' '.join(arguments)}` failed: {err.strip() or out.strip()}")
+        raise _error(f"docker {' '.join(arguments)}", code, err.strip() or out)
     return out
+
+
+def _error(command: str, code: int, said: str) -> DockerError:
+    if code == _command.TIMED_OUT:
+        return DockerError(
+            f"Docker Engine does not answer (`{command}`: {said.strip()}); see `systemctl status docker`"
+        )
+    return DockerError(f"`{command}` failed: {said.strip()}")

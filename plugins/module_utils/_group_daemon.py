@@ -27,9 +27,11 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _generation,
     _group_files,
     _group_rules,
+    _group_start,
     _heartbeat,
     _instance,
     _journal,
+    _sd_notify,
     _status,
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._group_link import Link, StateServer
@@ -68,6 +70,7 @@ class Group:
     port: int
     silence_s: float
     heartbeat_s: float
+    tries: int
 
     @classmethod
     def read(cls, settings: c.Mapping[str, t.Any]) -> Group | None:
@@ -85,6 +88,7 @@ class Group:
             port=int(group["peer_port"]),
             silence_s=float(group["silence_seconds"]),
             heartbeat_s=float(group["heartbeat_seconds"]),
+            tries=int(settings["start_limit_burst"]),
         )
 
     @property
@@ -110,7 +114,7 @@ def stage_of(unit: _instance.Unit, files: _group_files.GroupFiles) -> _group_rul
         return "ending"
     if unit.sub_state in _BEFORE_MAIN:
         gate = files.gate(unit.invocation)
-        return "open" if gate is not None and gate.open else "gating"
+        return "open" if gate is not None and gate.open and not gate.silent_s() else "gating"
     return "serving" if unit.active_state == "active" else "booting"
 
 
@@ -129,6 +133,7 @@ class Daemon:
             settings, every_s=group.heartbeat_s, api_key=api_key, lives=self._computes
         )
         self._lock = threading.Lock()
+        self._ordered_token = self._hung_token = ""
         self._state = self._observe()
         self._looked_at = time.monotonic()
         self._ended_round = ""
@@ -139,6 +144,8 @@ class Daemon:
         self._stopped_token = ""
         self._server: StateServer | None = None
         self._complaints: set[str] = set()
+        self._stalled_s = 0.0
+        self._forgiven = self._files.forgiven()
 
     def run(self, still_needed: c.Callable[[], bool]) -> None:
         """Work until the daemon is not needed any more, or has to start anew."""
@@ -212,6 +219,7 @@ class Daemon:
         # A stopped rank has no round, whatever its last start went into.
         name = joined.name if joined and stage in ("open", "booting", "serving") else ""
         last = _status.StatusFile(self.instance).read()
+        said = last.message if last and last.failed is _HAS_FAILED.get(stage) else ""
         return _group_rules.RankState(
             instance=self.instance,
             spec=self.group.spec,
@@ -220,16 +228,40 @@ class Daemon:
             stage=stage,
             round=name,
             sees={link.member.rank: token for link in self._links if (token := link.seen().token)},
-            said=last.message if last and last.failed is _HAS_FAILED.get(stage) else "",
+            said=(self._hung_gate(unit) if stage == "gating" else "") or said,
             ended=self._files.ended(),
             now=time.time(),
             proving=_generation.Store().under_way and not self._files.proven(unit.invocation),
+            blameless=stage in ("ending", "pausing") and self._ends_blameless(unit, stage),
         )
 
+    def _hung_gate(self, unit: _instance.Unit) -> str:
+        """Return that the start gate hangs, and where, for the other ranks; the gate itself cannot say it."""
+        gate = self._files.gate(unit.invocation)
+        silent_s = gate.silent_s() if gate is not None else 0.0
+        if not silent_s:
+            return ""
+        line = f"its start gate has hung for {silent_s:.0f} s in a look at Docker Engine and at the memory"
+        if self._hung_token != unit.invocation:
+            self._hung_token = unit.invocation
+            _journal.warning(self.unit, f"{self.group.own} is not ready to start: {line}")
+        return line
+
+    def _ends_blameless(self, unit: _instance.Unit, stage: _group_rules.Stage) -> bool:
+        """Return whether this rank's engine is being ended for no fault of any rank, as far as is known yet."""
+        asked = self._files.asked(unit.invocation)
+        if asked is not None:
+            return asked.blameless
+        if self._ordered_token != unit.invocation and stage == "ending" and _group_start.order(self.unit):
+            self._ordered_token = unit.invocation
+        return self._ordered_token == unit.invocation
+
     def step(self) -> None:
-        """Look once, and do what has to be done."""
+        """Look once, and do what has to be done; systemd ends a daemon that does not come here any more."""
+        _sd_notify.alive()
         looked_at = time.monotonic()
         before, state = self._state, self._observe()
+        _sd_notify.alive()
         if state.token != before.token:
             for link in self._links:
                 link.forgive()
@@ -237,6 +269,8 @@ class Daemon:
         with self._lock:
             self._state, self._looked_at = state, looked_at
         others = [link.seen() for link in self._links]
+        self._begin_counting_anew(before, state, others)
+        self._tell_stall()
         waiting = refused = ""
         if state.stage == "open" and not state.round:
             meeting = _group_rules.meet(state, others)
@@ -251,6 +285,13 @@ class Daemon:
             self._withdraw(state, others)
         self._view(state, others, waiting, refused)
         self._tell()
+
+    def _tell_stall(self) -> None:
+        """Say for how long this box did not let its own daemon run: the others may have ended their engines for it."""
+        stalled_s = max(link.stalled_s for link in self._links)
+        if stalled_s > self._stalled_s:
+            say(f"this box stalled for {stalled_s - self._stalled_s:.0f} s; that is no silence of the other ranks")
+            self._stalled_s = stalled_s
 
     def _withdraw(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
         """Take back a round before the engine is in it: the gate has closed again, or another rank has left."""
@@ -273,24 +314,54 @@ class Daemon:
     def _watch(self, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]) -> None:
         loss = self._lost(state, others)
         if loss is not None:
-            self._end(state, loss.cause, own=False, silent=loss.silent)
+            self._end(state, loss.cause, own=False, blameless=loss.blameless)
         elif self._heartbeat.failed:
             self._end(state, self._heartbeat.failed, own=True)
 
-    def _end(self, state: _group_rules.RankState, cause: str, *, own: bool, silent: bool = False) -> None:
+    def _begin_counting_anew(
+        self, before: _group_rules.RankState, state: _group_rules.RankState, others: c.Sequence[_group_rules.Seen]
+    ) -> None:
+        """Forget the starts that came to nothing, once one has served, or somebody has stopped this rank."""
+        if not self._forgiven.times:
+            return
+        ranks = [state, *(one.state for one in others if one.state is not None)]
+        served = state.in_round and any(one.stage == "serving" and one.round == state.round != "" for one in ranks)
+        # Between the two halves of a restart a unit is stopped, too, for a moment.
+        if served or (state.stage in ("stopped", "given-up") and state.stage == before.stage):
+            self._count(_group_files.Forgiven())
+
+    def _count(self, forgiven: _group_files.Forgiven) -> None:
+        """Remember it, also over a restart of this daemon."""
+        self._forgiven = forgiven
+        self._write(forgiven)
+
+    def _forgives(self, state: _group_rules.RankState) -> bool:
+        """Return whether the end of this start is not held against the rank: only so many that have not served are.
+
+        A box that is starved by each boot of the other one, say, would else go on with that for ever.
+        """
+        if (state.stage == "serving" and state.round) or self._forgiven.token == state.token:
+            return True
+        if self._forgiven.times >= self.group.tries:
+            return False
+        self._count(_group_files.Forgiven(state.token, self._forgiven.times + 1))
+        return True
+
+    def _end(self, state: _group_rules.RankState, cause: str, *, own: bool, blameless: bool = False) -> None:
         """End the engine and start anew; the gate then waits until the others are there again."""
         first = self._files.asked(state.token) is None and self._asked_token != state.token
         self._asked_token = state.token
         if first:
             say(f"ending the engine: {cause}")
-            self._write(_group_files.Asked(state.token, cause, own, time.time()))
+            self._write(_group_files.Asked(state.token, cause, own, time.time(), blameless))
             try:
                 _status.StatusFile(self.instance).write(_status.Status("group", cause, failed=True, at=time.time()))
             except OSError as error:
                 self._complain("the status cannot be written", error)
-        if silent:
-            # A link that is down, or a box that reboots, is no failed try of this rank.
+        if blameless and self._forgives(state):
+            # A link that is down, or another rank that is stopped, is no failed try of this rank.
             _command.run(["systemctl", "reset-failed", self.unit], timeout_s=_SYSTEMCTL_S)
+            _sd_notify.alive()
         # try-restart, and not over another job: what a person or a playbook is stopping stays stopped.
         argv = ["systemctl", "try-restart", "--no-block", "--job-mode=fail", self.unit]
         code, _out, err = _command.run(argv, timeout_s=_SYSTEMCTL_S)
@@ -345,13 +416,22 @@ class Daemon:
         missing = len(records) < len(self.group.members)
         if missing and now - self._left_at < _STORY_S and now - self._ended_at < _LEAVING_S:
             return
+        where = f"here; {self._unheard(records)}" if missing else "on all boxes"
         line = _group_rules.story(records)
-        _journal.error(self.unit, f"serving group {self.group.name} has stopped on all boxes: {line}")
+        _journal.error(self.unit, f"serving group {self.group.name} has stopped {where}: {line}")
         self._told_round = ended.round
         try:
             self._files.tell(ended.round)
         except OSError as error:
             self._complain("what was told cannot be remembered", error)
+
+    def _unheard(self, heard: c.Container[_group_rules.Member]) -> str:
+        """Return whose end of the round is not known: nobody can say of it that it has stopped."""
+        missing = [link.seen() for link in self._links if link.member not in heard]
+        there = [str(one.member) for one in missing if one.silent_s <= _group_rules.FRESH_S]
+        silent = [str(one.member) for one in missing if one.silent_s > _group_rules.FRESH_S]
+        words = [f"nothing was heard of {', '.join(silent)}"] if silent else []
+        return " and ".join([*words, *([f"not known is how {', '.join(there)} left"] if there else [])])
 
 
 def run(instance: str, settings: c.Mapping[str, t.Any], api_key: c.Callable[[], str]) -> int:

@@ -21,17 +21,26 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils._group_rules import Ended
 
 FOLDER: t.Final = pathlib.Path("/run/gb10-fleet/groups")
-# The daemon writes every second; an older word is of one that does not run.
+# The daemon and the gate write every second; an older word is of one that does not run, or hangs.
 _STALE_S: t.Final = 15.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether the start gate of a start is open for its part, and since when it waits for the others (monotonic)."""
+    """Whether the start gate of a start is open for its part, since when it waits for the others, and when it said so.
+
+    Times are of the monotonic clock.
+    """
 
     token: str
     open: bool
     since: float
+    at: float
+
+    def silent_s(self) -> float:
+        """Return for how long the gate has hung, 0 where it does not: it then says nothing of this moment."""
+        age_s = time.monotonic() - self.at
+        return age_s if age_s > _STALE_S else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,12 +71,24 @@ class View:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """Why and when the daemon ended the engine of a start. ``own`` says that this rank itself is the reason."""
+    """Why and when the daemon ended the engine of a start. ``own`` says that this rank itself is the reason.
+
+    ``blameless`` says that no rank is: a link, an order, or a round that never came about.
+    """
 
     token: str
     cause: str
     own: bool
     at: float = 0.0
+    blameless: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forgiven:
+    """How many starts in a row were ended before they served, and not held against this rank; and the last of them."""
+
+    token: str = ""
+    times: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +113,7 @@ class Stopped:
     token: str
 
 
-Word: t.TypeAlias = "Gate | Round | View | Asked | Beat | Proven | Stopped | Ended"
+Word: t.TypeAlias = "Gate | Round | View | Asked | Beat | Forgiven | Proven | Stopped | Ended"
 
 
 class GroupFiles:
@@ -136,6 +157,10 @@ class GroupFiles:
         """Return why the daemon ended the engine of that start, None where it did not."""
         found = self._read(Asked)
         return Asked(**found) if found and found.get("token") == token else None
+
+    def forgiven(self) -> Forgiven:
+        """Return how many starts in a row were not held against this rank."""
+        return Forgiven(**self._read(Forgiven))
 
     def proven(self, token: str) -> bool:
         """Return whether that start has passed what is asked of this rank alone."""

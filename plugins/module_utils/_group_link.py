@@ -28,6 +28,9 @@ from ansible_collections.gb10.fleet.plugins.module_utils import _group_rules as 
 _ASK_EVERY_S: t.Final = 1.0
 _ANSWER_S: t.Final = 3.0
 _MAX_ANSWER: t.Final = 65536
+# How long neither a question nor a look at what is known may leave off before this process counts as not having run: a
+# question to a box that does not answer takes less, and so do two looks.
+_STALL_S: t.Final = 5.0
 # A rank has few others, and each asks once a second; nobody else may take the daemon's threads and files from it.
 _MAX_CLIENTS: t.Final = 32
 _CLIENT_S: t.Final = 5.0
@@ -133,7 +136,8 @@ class Link:
         self._lock = threading.Lock()
         self._state: rules.RankState | None = None
         self._offset_s = 0.0
-        self._heard_at = time.monotonic()
+        self._heard_at = self._ran_at = time.monotonic()
+        self._stalled_s = self._stalled_before_s = 0.0
         self._given_up_at: float | None = None
         self._error = "not asked yet"
         self._refused = False
@@ -151,6 +155,7 @@ class Link:
         """Return what is known now."""
         now = time.monotonic()
         with self._lock:
+            self._note_stall(now)
             given_up_s = 0.0 if self._given_up_at is None else now - self._given_up_at
             return rules.Seen(
                 member=self.member,
@@ -159,7 +164,23 @@ class Link:
                 error=self._error,
                 given_up_s=given_up_s,
                 refused=self._refused,
+                stalled_s=self._stalled_s - self._stalled_before_s,
             )
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long this process has not run so far, as far as that was noticed."""
+        with self._lock:
+            return self._stalled_s
+
+    def _note_stall(self, now: float) -> None:
+        """Count the time in which this process did not run: whom it did not hear meanwhile was not silent.
+
+        Whichever thread runs first afterwards calls this, so that none takes that time for the other rank's.
+        """
+        gap_s, self._ran_at = now - self._ran_at, now
+        if gap_s > _STALL_S:
+            self._stalled_s += gap_s
 
     @property
     def offset_s(self) -> float:
@@ -173,18 +194,23 @@ class Link:
     def ask(self) -> None:
         """Ask once."""
         asked_at = time.time()
+        with self._lock:
+            self._note_stall(time.monotonic())
         try:
             state = rules.RankState.read(
                 fetch(self.member.address, self._port, self._source), self._instance, self.member.rank
             )
         except Exception as error:  # noqa: BLE001 - nothing that is answered may end the asking, for nobody begins it anew
             with self._lock:
+                self._note_stall(time.monotonic())
                 self._error = _in_words(error)
                 self._refused = isinstance(error, ConnectionRefusedError)
             return
         with self._lock:
             # A heard rank that has not been heard before starts the clock of its silence anew.
             self._state, self._heard_at, self._error = state, time.monotonic(), ""
+            self._note_stall(self._heard_at)
+            self._stalled_before_s = self._stalled_s
             self._offset_s = state.now - (asked_at + time.time()) / 2
             if state.stage != "given-up":
                 self._given_up_at = None

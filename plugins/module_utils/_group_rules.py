@@ -71,7 +71,8 @@ class Member:
 class Ended:
     """How a rank left a round.
 
-    ``own`` says that it left of itself, not because of another rank. ``error`` is the first error in its engine's log,
+    ``own`` says that it left of itself, not because of another rank, and ``blameless`` that it left for no fault of any
+    rank: by an order, or because another one could not be asked. ``error`` is the first error in its engine's log,
     empty where it said none. Times are seconds since the epoch, 0 for none.
     """
 
@@ -82,6 +83,7 @@ class Ended:
     error: str = ""
     error_at: float = 0.0
     echo: bool = False
+    blameless: bool = False
 
     @classmethod
     def read(cls, data: object) -> Ended | None:
@@ -97,6 +99,7 @@ class Ended:
                 error=_text(data.get("error", "")),
                 error_at=_number(data.get("error_at", 0)),
                 echo=bool(data.get("echo", False)),
+                blameless=data.get("blameless") is True,
             )
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
@@ -106,7 +109,8 @@ class Ended:
 class RankState:
     """What a rank publishes. ``sees`` are the tokens of the other ranks as it knows them, by rank.
 
-    ``proving`` says that its box switches, and that this start has still to be proven for it.
+    ``proving`` says that its box switches, and that this start has still to be proven for it; ``blameless`` that the
+    engine of this start is being ended for no fault of any rank.
     """
 
     instance: str
@@ -120,6 +124,7 @@ class RankState:
     ended: Ended | None
     now: float
     proving: bool = False
+    blameless: bool = False
 
     @property
     def in_round(self) -> bool:
@@ -154,6 +159,7 @@ class RankState:
                 ended=Ended.read(data.get("ended")),
                 now=_number(data["now"]),
                 proving=data.get("proving") is True,
+                blameless=data.get("blameless") is True,
             )
         except (KeyError, TypeError, ValueError, OverflowError):
             raise StateError(
@@ -166,7 +172,8 @@ class Seen:
     """What a rank knows of another one: its last answer, how old that is, and why there is no newer one.
 
     ``given_up_s`` says for how long it has been seen to have given up without a break, ``refused`` that its box is
-    there and only its daemon is not.
+    there and only its daemon is not. In ``stalled_s`` of ``silent_s`` it was this rank that did not run and could hear
+    nobody.
     """
 
     member: Member
@@ -175,6 +182,7 @@ class Seen:
     error: str = ""
     given_up_s: float = 0.0
     refused: bool = False
+    stalled_s: float = 0.0
 
     @property
     def token(self) -> str:
@@ -182,6 +190,12 @@ class Seen:
         if self.state is None or self.silent_s > FRESH_S or self.state.stage in ("stopped", "given-up"):
             return ""
         return self.state.token
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it has given up and nobody seems to start it again. An old answer says nothing of that."""
+        given_up = self.state is not None and self.state.stage == "given-up" and self.silent_s <= FRESH_S
+        return given_up and self.given_up_s >= GIVEN_UP_S
 
     def words(self) -> str:
         """Return what the other rank is doing, in words."""
@@ -210,7 +224,7 @@ def round_of(tokens: c.Sequence[str]) -> str:
 def meet(own: RankState, others: c.Sequence[Seen]) -> Meeting:
     """Decide whether a rank whose gate is open may start now."""
     for one in others:
-        if one.state is not None and one.state.stage == "given-up" and one.given_up_s >= GIVEN_UP_S:
+        if one.gives_up:
             return Meeting(refused=one.words())
     tokens = _in_order(own, {one.member.rank: one.token for one in others})
     name = round_of(tokens)
@@ -244,10 +258,10 @@ def _in_order(own: RankState, others: c.Mapping[int, str]) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a rank has to leave its round. ``silent`` says that the other one could not be asked."""
+    """Why a rank has to leave its round. ``blameless`` says that no rank has failed: it is no try of this one."""
 
     cause: str
-    silent: bool
+    blameless: bool
 
 
 def lost(
@@ -258,19 +272,33 @@ def lost(
     ``tokens`` are those of the round, in the order of the ranks; ``age_s`` is how long ago it began.
     """
     if not own.round:
-        return Loss("it runs in no round, so nobody knows which partner it has", silent=False)
+        return Loss("it runs in no round, so nobody knows which partner it has", blameless=True)
     for one in others:
-        if one.silent_s > (max(silence_s, REFUSED_S) if one.refused else silence_s):
+        silent_s = one.silent_s - one.stalled_s
+        if silent_s > (max(silence_s, REFUSED_S) if one.refused else silence_s):
             why = f": {one.error}" if one.error else ""
-            cause = f"{one.member} has not answered at {one.member.address} for {one.silent_s:.0f} s{why}"
-            return Loss(cause, silent=True)
+            cause = f"{one.member} has not answered at {one.member.address} for {silent_s:.0f} s{why}"
+            return Loss(cause, blameless=True)
         state = one.state
         if state is None or (state.in_round and state.round == own.round):
             continue
         joining = state.stage == "open" and state.token == tokens[one.member.rank]
         if not (joining and age_s < JOIN_S):
-            return Loss(_left(one, own.round), silent=False)
+            return Loss(_left(one, own.round), _left_blameless(state, own.round))
     return None
+
+
+def _left_blameless(state: RankState, name: str) -> bool:
+    """Return whether another rank is out of a round for no fault of any rank.
+
+    What it says of how it left that round decides. It says nothing of it while its engine still ends, and where it has
+    never come into the round, or has forgotten it with a reboot.
+    """
+    if state.ended is not None and state.ended.round == name:
+        return state.ended.blameless
+    if state.stage in ("ending", "pausing"):
+        return state.blameless
+    return state.stage in ("stopped", "gating", "open")
 
 
 def _left(one: Seen, name: str) -> str:

@@ -67,7 +67,7 @@ def meet(wait: Wait, obstacle: c.Callable[[], str]) -> str:
         # Looking at memory and containers is not free, so it is done seldom, and once more before the engine starts.
         if hindered or begins or wait.clock() - looked_at >= _LOOK_EVERY_S:
             hindered, looked_at = obstacle(), wait.clock()
-        wait.files.write(_group_files.Gate(wait.token, not hindered, since))
+        wait.files.write(_group_files.Gate(wait.token, not hindered, since, wait.clock()))
         if hindered:
             # The others do not wait in a round that this rank has not come into; it needs another one.
             wait.files.withdraw(wait.token)
@@ -75,7 +75,8 @@ def meet(wait: Wait, obstacle: c.Callable[[], str]) -> str:
         if view is not None and view.token == wait.token:
             if view.refused:
                 return view.refused
-            if begins and not hindered:
+            # A look may take long, and the round be over meanwhile.
+            if begins and not hindered and wait.files.round(wait.token) is not None:
                 return ""
         reason = hindered or _waiting_for(view, wait, since)
         if reason and (_kind(reason) != _kind(said) or wait.clock() - said_at >= _SAY_EVERY_S):
@@ -236,10 +237,12 @@ def ended(
     if joined is None:
         return None
     cause, own, at = (asked.cause, asked.own, asked.at or now) if asked else (how.cause(), True, now)
+    blameless = asked.blameless if asked else how.ordered
     if signalled is not None and signalled.at < at:
         # Somebody told it to end before its daemon found a reason to.
         by_itself = how.code == "exited" and how.status not in _KILLED and not (how.ordered or how.failure)
         cause, own, at = signalled.cause() if asked or by_itself else cause, True, signalled.at
+        blameless = blameless and not asked
     record = Ended(
         round=joined.name,
         cause=cause,
@@ -248,6 +251,7 @@ def ended(
         error=error.message if error else "",
         error_at=(_seconds(error.stamp) or now) if error else 0.0,
         echo=bool(error and error.echo),
+        blameless=blameless,
     )
     files.write(record)
     return record

@@ -17,6 +17,8 @@ import sys
 import typing as t
 
 _SOCKET: t.Final = "/run/systemd/journal/socket"
+# A line that is lost is better than a daemon that hangs with the journal.
+_SEND_S: t.Final = 2.0
 _PRIORITY_ERROR: t.Final = 3
 _PRIORITY_WARNING: t.Final = 4
 
@@ -42,6 +44,10 @@ def _write(unit: str, message: str, priority: int, path: str) -> None:
     packet = "".join(f"{name}={value}\n" for name, value in fields.items()).encode()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+            journal.settimeout(_SEND_S)
             journal.sendto(packet, path)
+    except TimeoutError:
+        # Standard output goes to the same journal.
+        return
     except OSError:
         sys.stdout.write(f"{line}\n")

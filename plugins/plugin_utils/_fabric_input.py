@@ -152,6 +152,24 @@ def read(fabric: object, ansible_hosts: c.Mapping[str, t.Any] | None = None) -> 
     return wanted
 
 
+def strangers(
+    wanted: Wanted, fabric: c.Mapping[str, t.Any], every: c.Collection[str], boxes: c.Collection[str]
+) -> c.Iterator[Problem]:
+    """Yield the members that no playbook would ever look at.
+
+    ``every`` are the hosts of the inventory, ``boxes`` those that the playbooks run on.
+    """
+    for member in wanted.members:
+        path: schema.Path = ("fabric", "members", member.rank)
+        entry = fabric["members"][member.rank]
+        if member.box not in every:
+            what = f"{member.box} is no host of the group sparks, nor of the inventory at all"
+            yield Problem(path, what, schema.nearest(member.box, boxes), entry)
+        elif member.box not in boxes:
+            what = f"{member.box} is no host of the group sparks, whose boxes the playbooks set up"
+            yield Problem(path, what, "add it there, or take it out of members", entry)
+
+
 def ipv4(text: object) -> ipaddress.IPv4Address | str:
     """Return the address that a text spells, or in words why it spells none."""
     plain = str(text)

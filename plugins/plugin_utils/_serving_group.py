@@ -21,6 +21,7 @@ import re
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_input as fabric_input
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_rank as fabrics
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _model_roles as model_roles
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
@@ -130,7 +131,12 @@ def shares_of(group: Group, fleet: Fleet) -> Shares:
     by_box: dict[str, fabrics.Share] = {}
     found: list[Problem] = []
     for fabric, boxes in different:
+        by_hand = all(fleet.addresses.get(box) is not None for box in boxes)
         try:
+            # A member that nobody knows is often a box of the group with a letter wrong, which would be called none.
+            if not by_hand and (unknown := _strangers(fabric, fleet)):
+                found += unknown
+                continue
             planned = fabrics.shares_of(fabric, fleet.observed, fleet.hosts)
         except FabricInputError as error:
             found += error.problems
@@ -149,6 +155,14 @@ def shares_of(group: Group, fleet: Fleet) -> Shares:
         remedy = "put them into one fabric (topology: switch or ring), or write serving_address into each host_vars"
         found.append(Problem(("serving_group",), f"{group.name}: {what}", remedy, group.value))
     return Shares(by_box, tuple(found))
+
+
+def _strangers(fabric: object, fleet: Fleet) -> list[Problem]:
+    if not isinstance(fabric, dict) or "sparks" not in fleet.groups:
+        return []
+    wanted = fabric_input.read(fabric, fleet.hosts)
+    boxes = fleet.groups["sparks"]
+    return list(fabric_input.strangers(wanted, fabric, fleet.groups.get("all", boxes), boxes))
 
 
 def _refused(errors: c.Iterable[Finding], fabric: object, fleet: Fleet) -> c.Iterator[Problem]:

@@ -92,7 +92,7 @@ def engines(box: str) -> list[str]:
 def told(box: str) -> list[str]:
     """Return the lines that say why a round has ended."""
     lines = kit.on_box(box, f"journalctl --unit {UNIT} --boot --priority err --output cat").splitlines()
-    return [line for line in lines if "has stopped on all boxes" in line]
+    return [line for line in lines if line.startswith("serving group ") and " has stopped " in line]
 
 
 def given_up(box: str) -> list[str]:

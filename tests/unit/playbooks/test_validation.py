@@ -335,7 +335,10 @@ FAULTS: dict[str, Fault] = {
         box=BOX + "fabric:\n  members: [spark-1, {box: spark-2, addresses: [192.168.100.012, 192.168.101.12]}]\n",
     ),
     "a member that nobody knows": Fault(
-        ("fabric.members[1]: the inventory knows no box 'spark-2'", "did you mean spark-1?"),
+        (
+            "fabric.members[1]: spark-2 is no host of the group sparks, nor of the inventory at all",
+            "did you mean spark-1?",
+        ),
         box=BOX + "fabric:\n  members: [spark-1, spark-2]\n",
     ),
     "a fabric with a template that cannot be resolved": Fault(

@@ -99,6 +99,28 @@ def test_the_gate_refuses_with_a_reason_that_the_modules_can_read(box: Box, monk
     assert "refusing to start" in status.message
 
 
+def test_a_gate_does_not_hang_with_docker_engine_and_says_what_it_waits_for(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory(monkeypatch, 50)
+    limits: dict[str, float | None] = {}
+    answers = _command.run
+
+    def run(argv: list[str], *, timeout_s: float | None = None, **_options: object) -> tuple[int, str, str]:
+        limits[" ".join(argv[:2])] = timeout_s
+        return answers(argv)
+
+    monkeypatch.setattr(_command, "run", run)
+    box.answers["docker ps"] = (_command.TIMED_OUT, "", "docker did not end within 20 s")
+    assert _box.main(["gate", "writer"]) == 1
+    status = box.status()
+    assert status is not None
+    assert "Docker Engine does not answer (`docker ps --no-trunc --quiet`: docker did not end within 20 s)" in (
+        status.message
+    )
+    assert limits == {"docker container": 20.0, "docker ps": 20.0}
+
+
 def test_a_container_that_is_left_is_stopped_in_order_and_removed(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 50)
     state = {"Running": True, "Pid": 1, "ExitCode": 0}

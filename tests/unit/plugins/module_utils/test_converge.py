@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _converge, _instance, _status
+from ansible_collections.gb10.fleet.plugins.module_utils import _converge, _group_files, _instance, _status
 
 SPEC, OTHER = "a" * 64, "b" * 64
 UNIT = "vllm-writer.service"
@@ -144,6 +145,28 @@ def test_a_pause_is_no_end_however_systemd_calls_it(tmp_path: pathlib.Path, stat
     box = FakeBox(tmp_path, STOPPED, STARTING, f"{state} Result=exit-code NRestarts=1", STARTING, ACTIVE, spec=SPEC)
     outcome = box.started(step_s=60.0, keep_trying=True)
     assert (outcome.failed, outcome.finished) == (False, True)
+
+
+WAITING = "ActiveState=activating SubState=start-pre UnitFileState=enabled"
+
+
+@pytest.mark.parametrize("token", ["1", "an earlier start"])
+def test_a_rank_that_waits_in_vain_says_for_which_one_and_what_that_one_does(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    box = FakeBox(tmp_path, WAITING)
+    settings = {"group": {"rank": 0}, "gate_timeout_s": 60}
+    (box.root / _instance.INSTANCE_FOLDER / "writer.json").write_text(json.dumps(settings))
+    monkeypatch.setattr(_group_files, "FOLDER", tmp_path / "groups")
+    files, now = _group_files.GroupFiles("writer"), time.monotonic()
+    files.write(_group_files.Gate("1", True, now - 300, now))
+    files.write(_group_files.View(token, waiting="rank 1 (spark-2) waits for its memory: 9 GiB too little", at=now))
+    said = "waiting for the other ranks (300 s): rank 1 (spark-2) waits for its memory"
+    box.status.write(_status.Status("gate", said, failed=False, at=0.0))
+    outcome = box.started(begin=False)
+    assert outcome.failed
+    assert "the other ranks did not come: " in outcome.message
+    assert "rank 1 (spark-2) waits for its memory" in outcome.message
 
 
 def test_what_has_served_before_is_tried_again_and_never_stopped(tmp_path: pathlib.Path) -> None:

@@ -23,6 +23,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _group_rules,
     _instance,
     _journal,
+    _sd_notify,
     _status,
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._group_files import Gate, Round, Stopped
@@ -44,6 +45,7 @@ SETTINGS: dict[str, t.Any] = {
     "models": ["writer"],
     "kind": "chat",
     "secrets_file": "",
+    "start_limit_burst": 3,
     "group": GROUP,
 }
 TOGETHER = _group_rules.round_of(("a", "b"))
@@ -61,10 +63,15 @@ OTHER = _group_rules.RankState(
 )
 
 
+def gate(token: str = "a", is_open: bool = True, age_s: float = 0.0) -> Gate:
+    return Gate(token, is_open, 1.0, time.monotonic() - age_s)
+
+
 class Link:
     """What is known of the other rank, as the test says it."""
 
     offset_s = 0.0
+    stalled_s = 0.0
 
     def __init__(self, member: _group_rules.Member, _instance: str, _port: int, _source: str) -> None:
         self.member = member
@@ -127,7 +134,7 @@ def rank(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
 
 
 @pytest.mark.parametrize(
-    ("active", "sub", "gate", "stage"),
+    ("active", "sub", "said", "stage"),
     [
         ("inactive", "dead", None, "stopped"),
         ("failed", "failed", None, "given-up"),
@@ -137,18 +144,18 @@ def rank(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
         ("failed", "failed-before-auto-restart", None, "pausing"),
         ("inactive", "dead-before-auto-restart", None, "pausing"),
         ("activating", "start-pre", None, "gating"),
-        ("activating", "start-pre", Gate("a", False, 1.0), "gating"),
-        ("activating", "start-pre", Gate("a", True, 1.0), "open"),
-        ("activating", "start-post", Gate("a", True, 1.0), "booting"),
-        ("active", "running", Gate("a", True, 1.0), "serving"),
+        ("activating", "start-pre", False, "gating"),
+        ("activating", "start-pre", True, "open"),
+        ("activating", "start-post", True, "booting"),
+        ("active", "running", True, "serving"),
     ],
 )
 def test_the_stage_of_a_rank_is_read_from_its_unit(
-    tmp_path: pathlib.Path, active: str, sub: str, gate: Gate | None, stage: str
+    tmp_path: pathlib.Path, active: str, sub: str, said: bool | None, stage: str
 ) -> None:
     files = _group_files.GroupFiles("writer", tmp_path)
-    if gate:
-        files.write(gate)
+    if said is not None:
+        files.write(gate(is_open=said))
     assert _group_daemon.stage_of(unit_in(active, sub), files) == stage
 
 
@@ -165,12 +172,44 @@ def test_a_unit_that_was_stopped_while_it_started_has_not_given_up(tmp_path: pat
     assert _group_daemon.stage_of(unit_in("failed", "failed"), files) == "given-up"
 
 
+def test_a_gate_that_hangs_is_not_open_and_both_boxes_hear_of_it(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(_journal, "warning", lambda _unit, message: warned.append(message))
+    rank.is_in("activating", "start-pre", "c")
+    rank.files.write(gate("c", age_s=17))
+    rank.other(stage="open", round="", sees={0: "c"})
+    rank.daemon.step()
+    rank.daemon.step()
+    published = rank.daemon.published() or {}
+    line = "its start gate has hung for 17 s in a look at Docker Engine and at the memory"
+    assert (published["stage"], published["said"]) == ("gating", line)
+    assert rank.files.round("c") is None
+    assert warned == [f"rank 0 (spark-1) is not ready to start: {line}"]
+    # It answers again.
+    rank.files.write(gate("c", age_s=1))
+    rank.daemon.step()
+    assert rank.files.round("c") is not None
+
+
 def test_a_healthy_round_is_left_alone(rank: Rank) -> None:
     rank.daemon.step()
     assert not rank.restarts()
     published = rank.daemon.published()
     assert published is not None
     assert (published["stage"], published["round"], published["sees"]) == ("serving", TOGETHER, {"1": "b"})
+
+
+def test_systemd_hears_with_each_look_that_the_daemon_works(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(_sd_notify, "alive", lambda: told.append(len(rank.ran)))
+    before = len(rank.ran)
+    rank.daemon.step()
+    # No two commands of the daemon, each of which may take its whole time limit, are without a word between them.
+    assert told == [before, before + 1]
+    rank.other(stage="stopped", round="")
+    before = len(rank.ran)
+    rank.daemon.step()
+    assert told[2:] == [before, before + 1, before + 2]
 
 
 def test_a_state_that_is_old_is_not_told(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +226,7 @@ def test_a_state_that_is_old_is_not_told(rank: Rank, monkeypatch: pytest.MonkeyP
 
 def test_ranks_meet(rank: Rank) -> None:
     rank.is_in("activating", "start-pre", "c")
-    rank.files.write(Gate("c", True, 1.0))
+    rank.files.write(gate("c"))
     rank.other(stage="gating", round="")
     rank.daemon.step()
     view = rank.files.view()
@@ -203,7 +242,7 @@ def test_ranks_meet(rank: Rank) -> None:
 
 def test_a_round_that_the_gate_has_left_is_withdrawn(rank: Rank) -> None:
     rank.is_in("activating", "start-pre")
-    rank.files.write(Gate("a", False, 1.0))
+    rank.files.write(gate(is_open=False))
     rank.daemon.step()
     assert rank.files.round("a") is None
 
@@ -213,7 +252,7 @@ def test_a_round_that_another_rank_has_left_is_withdrawn_before_the_engine_start
     rank: Rank, changes: dict[str, t.Any]
 ) -> None:
     rank.is_in("activating", "start-pre")
-    rank.files.write(Gate("a", True, 1.0))
+    rank.files.write(gate())
     rank.daemon.step()
     assert rank.files.round("a") is not None
     rank.other(**changes)
@@ -280,12 +319,137 @@ def test_a_daemon_that_was_started_anew_meanwhile_tells_the_container_to_end(
     assert [one for one in rank.ran if one.startswith("docker")] == ["docker stop --time 30 vllm-writer"]
 
 
+def test_a_daemon_that_was_ended_for_hanging_ends_an_engine_that_is_alone_by_then(rank: Rank) -> None:
+    rank.daemon.step()
+    assert not rank.restarts()
+    # What the other rank has done while this daemon hung.
+    left = ended(cause="rank 0 (spark-1) has not answered for 20 s", own=False, blameless=True)
+    rank.other(stage="open", round="", token="c", ended=left)
+    anew = _group_daemon.Daemon("writer", SETTINGS, rank.daemon.group, str)
+    anew._links[0] = rank.daemon._links[0]
+    anew.step()
+    assert len(rank.restarts()) == 1
+    assert resets(rank) == 1
+
+
 def test_a_link_that_is_down_costs_no_try(rank: Rank) -> None:
     rank.other(silent_s=30)
     rank.daemon.step()
     reset = rank.ran.index("systemctl reset-failed vllm-writer.service")
     assert reset < rank.ran.index(rank.restarts()[0])
     assert rank.restarts()
+
+
+def resets(rank: Rank) -> int:
+    return rank.ran.count("systemctl reset-failed vllm-writer.service")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"stage": "ending", "round": "", "blameless": True}, id="it is being stopped or rebooted"),
+        pytest.param({"stage": "stopped", "round": ""}, id="it was stopped"),
+        pytest.param({"stage": "gating", "round": "", "token": "c"}, id="it has started anew"),
+        pytest.param({"stage": "gating", "round": ""}, id="its gate has closed at its last look"),
+    ],
+)
+def test_what_is_no_fault_of_another_rank_costs_no_try(rank: Rank, changes: dict[str, t.Any]) -> None:
+    rank.other(**changes)
+    rank.daemon.step()
+    assert rank.restarts()
+    assert resets(rank) == 1
+    asked = rank.files.asked("a")
+    assert asked is not None
+    assert asked.blameless
+
+
+def test_the_failure_of_another_rank_costs_a_try(rank: Rank) -> None:
+    rank.other(stage="gating", round="", token="c", ended=ended())
+    rank.daemon.step()
+    assert rank.restarts()
+    assert not resets(rank)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "asked", "blameless"),
+    [
+        pytest.param("7 vllm-writer.service stop running\n", None, True, id="an order"),
+        pytest.param("7 vllm-writer.service start running\n", None, False, id="an engine that fails at its boot"),
+        pytest.param("", None, False, id="an engine that ended by itself"),
+        pytest.param("7 vllm-writer.service restart running\n", False, False, id="its daemon, for a failure"),
+        pytest.param("7 vllm-writer.service restart running\n", True, True, id="its daemon, for a silence"),
+    ],
+)
+def test_a_rank_says_while_it_ends_whether_that_is_the_fault_of_any(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, jobs: str, asked: bool | None, blameless: bool
+) -> None:
+    works = _command.run
+
+    def run(argv: list[str], **options: t.Any) -> tuple[int, str, str]:
+        return (0, jobs, "") if argv[1] == "list-jobs" else works(argv, **options)
+
+    monkeypatch.setattr(_command, "run", run)
+    if asked is not None:
+        rank.files.write(_group_files.Asked("a", "why", own=False, blameless=asked))
+    rank.is_in("deactivating", "stop")
+    rank.daemon.step()
+    assert (rank.daemon.published() or {})["blameless"] is blameless
+    # The next start has not ended yet.
+    rank.is_in("activating", "start-pre", "c")
+    rank.daemon.step()
+    assert (rank.daemon.published() or {})["blameless"] is False
+
+
+def boot_in_vain(rank: Rank, times: int, first: int = 0) -> list[int]:
+    """Boot a number of times while the other rank falls silent; return how often the unit's tries were given back."""
+    given_back = []
+    for number in range(first, first + times):
+        before = resets(rank)
+        token = f"t{number}"
+        rank.is_in("activating", "start-post", token)
+        rank.files.write(Round(token, TOGETHER, (token, "b"), 1.0))
+        rank.other(silent_s=30, stage="booting")
+        # It is asked again until the unit ends.
+        rank.daemon.step()
+        rank.daemon.step()
+        given_back.append(min(1, resets(rank) - before))
+    return given_back
+
+
+def test_only_so_many_boots_that_come_to_nothing_are_forgiven_also_over_a_restart_of_the_daemon(rank: Rank) -> None:
+    assert boot_in_vain(rank, 2) == [1, 1]
+    rank.daemon = _group_daemon.Daemon("writer", SETTINGS, rank.daemon.group, str)
+    assert boot_in_vain(rank, 3, first=2) == [1, 0, 0]
+
+
+def test_boots_are_forgiven_anew_once_a_round_has_served(rank: Rank) -> None:
+    assert boot_in_vain(rank, 4) == [1, 1, 1, 0]
+    rank.is_in("active", "running", "t9")
+    rank.files.write(Round("t9", TOGETHER, ("t9", "b"), 1.0))
+    rank.other()
+    rank.daemon.step()
+    assert boot_in_vain(rank, 1, first=10) == [1]
+
+
+@pytest.mark.parametrize("state", [("inactive", "dead"), ("failed", "failed")])
+def test_boots_are_forgiven_anew_once_somebody_has_stopped_the_rank(rank: Rank, state: tuple[str, str]) -> None:
+    assert boot_in_vain(rank, 4) == [1, 1, 1, 0]
+    rank.is_in(*state, "t3")
+    # Between the two halves of a restart a unit is in that state, too.
+    rank.daemon.step()
+    assert rank.files.forgiven().times == 3
+    rank.daemon.step()
+    assert boot_in_vain(rank, 1, first=10) == [1]
+
+
+def test_a_box_that_stalled_says_so_and_blames_nobody(rank: Rank, capsys: pytest.CaptureFixture[str]) -> None:
+    rank.link.stalled_s = 25.0
+    rank.other(silent_s=30)
+    rank.link.known = dataclasses.replace(rank.link.known, stalled_s=25.0)
+    rank.daemon.step()
+    rank.daemon.step()
+    assert not rank.restarts()
+    assert capsys.readouterr().out == "this box stalled for 25 s; that is no silence of the other ranks\n"
 
 
 def test_an_engine_that_does_not_complete_is_ended_by_its_own_rank(rank: Rank) -> None:
@@ -346,7 +510,7 @@ def test_no_round_begins_that_cannot_be_written(
     rank: Rank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rank.is_in("activating", "start-pre", "c")
-    rank.files.write(Gate("c", True, 1.0))
+    rank.files.write(gate("c"))
     rank.other(stage="open", round="", sees={0: "c"})
     fill(monkeypatch)
     rank.daemon.step()
@@ -424,7 +588,10 @@ def test_the_end_of_a_round_is_told_without_a_rank_that_does_not_speak(
     monkeypatch.setattr(_group_daemon.time, "monotonic", lambda: later)
     rank.daemon.step()
     assert rank.journal == [
-        "serving group pair has stopped on all boxes: no rank left of itself: rank 1 (spark-2) has not answered"
+        (
+            "serving group pair has stopped here; nothing was heard of rank 1 (spark-2): "
+            "no rank left of itself: rank 1 (spark-2) has not answered"
+        )
     ]
 
 
@@ -460,7 +627,12 @@ def test_the_end_of_a_round_is_told_without_a_rank_that_never_leaves(
     assert not rank.journal
     now[0] = 1180.0
     rank.daemon.step()
-    assert len(rank.journal) == 1
+    assert rank.journal == [
+        (
+            "serving group pair has stopped here; not known is how rank 1 (spark-2) left: "
+            "rank 0 (spark-1) left first: it was killed"
+        )
+    ]
 
 
 def test_the_view_for_a_follower_names_the_round_that_its_head_serves(rank: Rank) -> None:

@@ -84,6 +84,38 @@ def test_time_given_up_counts_without_a_break_and_from_the_start_of_this_rank_on
     assert link.seen().given_up_s == 0.0
 
 
+def test_a_rank_that_did_not_run_counts_that_time_as_its_own(
+    serve: c.Callable[[dict[str, t.Any]], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(_group_link.time, "monotonic", lambda: now[0])
+    link = _group_link.Link(LOOPBACK, "writer", serve(STATE.as_dict()))
+    link.ask()
+    for moment, silent_s, stalled_s in ((104.0, 4.0, 0.0), (130.0, 30.0, 26.0), (134.0, 34.0, 26.0)):
+        now[0] = moment
+        seen = link.seen()
+        assert (seen.silent_s, seen.stalled_s) == (silent_s, stalled_s)
+    link.ask()
+    assert (link.seen().silent_s, link.seen().stalled_s) == (0.0, 0.0)
+    assert link.stalled_s == 26.0
+
+
+def test_a_rank_that_asks_and_is_not_answered_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(_group_link.time, "monotonic", lambda: now[0])
+
+    def wait_in_vain(*_arguments: object) -> object:
+        now[0] += 3
+        raise TimeoutError
+
+    monkeypatch.setattr(_group_link, "fetch", wait_in_vain)
+    link = _group_link.Link(LOOPBACK, "writer", 1)
+    for _ask in range(6):
+        link.ask()
+        now[0] += 1
+    assert (link.seen().silent_s, link.seen().stalled_s) == (24.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

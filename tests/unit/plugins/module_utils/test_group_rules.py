@@ -79,6 +79,13 @@ def test_a_rank_gives_up_after_another_one_has() -> None:
     assert not meeting.round
 
 
+def test_a_rank_does_not_give_up_for_what_another_one_said_before_it_fell_silent() -> None:
+    other = seen(silent_s=27, stage="given-up", given_up_s=60, said="no such flag", error="no route to host")
+    meeting = rules.meet(state(), [other])
+    assert not meeting.refused
+    assert "does not answer at 192.0.2.2 (no route to host), for 27 s" in meeting.waiting
+
+
 def test_of_three_ranks_one_that_waits_for_its_memory_holds_all() -> None:
     ready = rules.Seen(member=FOLLOWER, state=state(1, sees={0: "a", 2: "c"}), silent_s=1)
     third = dataclasses.replace(state(), rank=2, token="c", sees={0: "a", 1: "b"})
@@ -122,30 +129,41 @@ GONE = rules.Ended(round=TOGETHER, cause="its container was killed (exit status 
 
 
 @pytest.mark.parametrize(
-    ("other", "says", "silent"),
+    ("other", "says", "blameless"),
     [
         pytest.param(
             seen(silent_s=21, error="no answer in time"), "has not answered at 192.0.2.2 for 21 s", True, id="cut"
         ),
         pytest.param(seen(stage="serving", round="newer"), "has started without this rank", False, id="other round"),
-        pytest.param(seen(token="c"), "is ready to start", False, id="a new start of it"),
-        pytest.param(seen(), "is ready to start", False, id="never came"),
-        pytest.param(seen(stage="stopped"), "is stopped", False, id="stopped"),
+        pytest.param(seen(token="c"), "is ready to start", True, id="a new start of it"),
+        pytest.param(seen(), "is ready to start", True, id="never came"),
+        pytest.param(seen(stage="stopped"), "is stopped", True, id="stopped"),
         pytest.param(seen(stage="given-up", said="why"), "stays down: why", False, id="given up"),
         pytest.param(seen(stage="pausing", ended=GONE), "left: its container was killed", False, id="says why"),
         pytest.param(
             seen(stage="gating", ended=dataclasses.replace(GONE, round="earlier")),
             "waits for its memory",
-            False,
+            True,
             id="old",
+        ),
+        pytest.param(seen(stage="gating"), "waits for its memory", True, id="its gate has closed at its last look"),
+        pytest.param(seen(stage="ending", blameless=True), "is ending its engine", True, id="ends by an order"),
+        pytest.param(seen(stage="ending"), "is ending its engine", False, id="ends by itself"),
+        pytest.param(seen(stage="pausing", blameless=True), "is about to start again", True, id="has seen a silence"),
+        pytest.param(seen(stage="stopped", ended=GONE), "left: its container was killed", False, id="stopped later"),
+        pytest.param(
+            seen(stage="gating", ended=dataclasses.replace(GONE, cause="an order", blameless=True)),
+            "left: an order",
+            True,
+            id="says that it left by an order",
         ),
     ],
 )
-def test_a_rank_leaves_its_round_and_says_why(other: rules.Seen, says: str, silent: bool) -> None:
+def test_a_rank_leaves_its_round_and_says_why(other: rules.Seen, says: str, blameless: bool) -> None:
     loss = lost(other)
     assert loss is not None
     assert says in loss.cause
-    assert loss.silent is silent
+    assert loss.blameless is blameless
 
 
 @pytest.mark.parametrize(("silent_s", "stays"), [(21, True), (59, True), (61, False)])
@@ -155,10 +173,21 @@ def test_a_daemon_that_is_being_started_anew_is_given_more_time(silent_s: float,
     assert (loss is None) is stays
 
 
+def test_the_time_in_which_a_rank_did_not_run_itself_is_no_silence_of_another_one() -> None:
+    other = seen(stage="serving", round=TOGETHER, silent_s=30, error="no answer in time")
+    assert lost(dataclasses.replace(other, stalled_s=25)) is None
+    loss = lost(dataclasses.replace(other, silent_s=46, stalled_s=25))
+    assert loss is not None
+    assert "for 21 s" in loss.cause
+    # It is old nevertheless: no round begins with it.
+    assert dataclasses.replace(other, stalled_s=29).token == ""
+
+
 def test_an_engine_that_runs_in_no_round_is_ended() -> None:
     loss = lost(seen(stage="serving", round=TOGETHER), own=state(stage="serving"))
     assert loss is not None
     assert "in no round" in loss.cause
+    assert loss.blameless
 
 
 def test_the_story_names_who_left_first_and_the_first_error_that_is_no_echo() -> None:
@@ -213,7 +242,8 @@ def test_a_rank_that_another_one_made_leave_is_not_who_left_first() -> None:
 
 
 def test_what_is_published_is_read_back() -> None:
-    told = state(1, stage="serving", round=TOGETHER, ended=GONE, said="it serves")
+    left = dataclasses.replace(GONE, blameless=True)
+    told = state(1, stage="serving", round=TOGETHER, ended=left, said="it serves", blameless=True)
     assert rules.RankState.read(told.as_dict(), "writer", 1) == told
 
 

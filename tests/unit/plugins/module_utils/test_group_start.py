@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections.abc as c
+import dataclasses
 import pathlib
 import typing as t
 
@@ -16,6 +17,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _boot_errors,
     _command,
     _group_files,
+    _group_rules,
     _group_start,
     _instance,
 )
@@ -79,7 +81,7 @@ def test_memory_that_is_gone_again_closes_the_gate(tmp_path: pathlib.Path) -> No
     world = World(tmp_path, {5: short, 20: enough})
     assert world.meet() == ""
     assert world.now == 1020
-    assert gates == [Gate("a", False, 1000.0)]
+    assert gates == [Gate("a", False, 1000.0, 1019.0)]
     assert "10 GiB too little" in world.said[-1]
 
 
@@ -94,6 +96,22 @@ def test_a_gate_that_has_closed_waits_for_another_round(tmp_path: pathlib.Path) 
 
     world = World(tmp_path, {5: short, 10: enough, 30: lambda w: w.round("another")})
     assert world.meet() == ""
+    assert world.now == 1030
+
+
+def test_a_gate_whose_last_look_took_so_long_that_the_round_is_over_waits_for_another_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = World(tmp_path, {30: lambda w: w.round("another")})
+    world.round("over")
+
+    def look() -> str:
+        if world.now == 1000:
+            world.now += 17
+            world.files.withdraw("a")
+        return ""
+
+    assert _group_start.meet(world.wait(), look) == ""
     assert world.now == 1030
 
 
@@ -278,6 +296,39 @@ def test_a_rank_has_left_when_it_was_told_to(
     kept = _group_start.ended(files, how, None, 50.0, signalled)
     assert kept is not None
     assert (kept.cause, kept.own, kept.at) == says
+
+
+@pytest.mark.parametrize(
+    ("how", "asked", "signalled", "blameless"),
+    [
+        (exit_of(order="stop"), None, TOLD, True),
+        (exit_of(), None, None, False),
+        (exit_of(order="restart"), Asked("a", "rank 0 was silent", own=False, at=20.0, blameless=True), None, True),
+        (exit_of(order="restart"), Asked("a", "rank 0 left", own=False, at=20.0), None, False),
+        # It was killed before its daemon found a reason to end it.
+        (
+            exit_of(order="restart", status="137"),
+            Asked("a", "rank 0 was silent", own=False, at=40.0, blameless=True),
+            TOLD,
+            False,
+        ),
+    ],
+)
+def test_an_order_or_a_silence_is_the_fault_of_no_rank(
+    tmp_path: pathlib.Path,
+    how: _group_start.Exit,
+    asked: Asked | None,
+    signalled: _group_start.Signal | None,
+    blameless: bool,
+) -> None:
+    files = _group_files.GroupFiles("writer", tmp_path)
+    files.write(Round("a", "r", ("a", "b"), 1.0))
+    if asked:
+        files.write(asked)
+    kept = _group_start.ended(files, how, None, 50.0, signalled)
+    assert kept is not None
+    assert kept.blameless is blameless
+    assert _group_rules.Ended.read(dataclasses.asdict(kept)) == kept
 
 
 def test_the_first_signal_since_the_round_began_is_read_from_docker(monkeypatch: pytest.MonkeyPatch) -> None:

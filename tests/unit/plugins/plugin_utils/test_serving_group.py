@@ -296,6 +296,7 @@ def on_fabric(
     value: object = None,
     boxes: int = 2,
     trial: bool = False,
+    others: tuple[str, ...] = (),
     **variables: dict[str, t.Any],
 ) -> groups.Fleet:
     """Boxes that are one group with a fabric, and what else their host_vars say; without a look where None is."""
@@ -305,7 +306,7 @@ def on_fabric(
     fabric = FABRIC if fabric is None else fabric
     return groups.Fleet(
         declared=dict.fromkeys(names, own),
-        groups={"all": names, "sparks": names, "pair": names},
+        groups={"all": [*names, *others], "sparks": [*names, *others], "pair": names},
         addresses={name: of_box[name].get("serving_address") for name in names},
         environments={name: of_box[name].get("serving_env") for name in names},
         playing=names,
@@ -477,8 +478,12 @@ GONE: dict[str, t.Any] = {
     [
         (on_fabric(fabric={}, spark_1={"fabric": FABRIC}), "spark-2 of the group pair does not say where its rank"),
         (
-            on_fabric(fabric={"topology": "switch", "members": ["spark-1", "spark-3"]}),
+            on_fabric(fabric={"topology": "switch", "members": ["spark-1", "spark-3"]}, others=("spark-3",)),
             "name it in fabric.members, or put the address of its fabric interface into host_vars of spark-2",
+        ),
+        (
+            on_fabric(fabric={"members": ["spark-1", "spark-3"]}),
+            "fabric.members[1]: spark-3 is no host of the group sparks, nor of the inventory at all; did you mean",
         ),
         (on_fabric(fabric={"members": ["spark-1"]}), "fabric.topology: a pair has two members, and there are 1"),
         (
