@@ -367,7 +367,7 @@ FAULTS: dict[str, Fault] = {
         hosts=PAIR,
     ),
     "a member that the playbooks do not run on": Fault(
-        ("fabric.members[1]: desk is not in the group sparks",),
+        ("fabric.members[1]: desk is no host of the group sparks",),
         box=BOX + "fabric:\n  members: [spark-1, desk]\n",
         group=CATALOGUE + BOX,
         hosts=PAIR,
