@@ -151,8 +151,9 @@ def _ranks(instances: c.Iterable[c.Mapping[str, t.Any]]) -> tuple[Rank, ...]:
 
 def _engine(instance: c.Mapping[str, t.Any]) -> str:
     """Return an instance by what tells it from another one of the same name: its model role and its image."""
-    name, _, digest = str(instance["image"]).rpartition("@sha256:")
-    image = f"sha256:{digest[:12]}" if name else digest
+    image = str(instance["image"])
+    if "@sha256:" in image:
+        image = f"sha256:{image.rpartition('@sha256:')[2][:12]}"
     return f"vllm-{instance['name']} (model role {instance['model_role']}, image {image})"
 
 
