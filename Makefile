@@ -71,14 +71,17 @@ sanity: $(STAMP) ## ansible-test sanity on what an installed collection would be
 LONG := fabric liveness pair rollback runtime soak
 SHORT := $(filter-out default $(LONG),$(patsubst molecule/%/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
 
-# CI tries a selection of the faults, "make molecule-long" all of them.
+# CI tries a selection of the faults, "make molecule-long" all of them. What Molecule remembers of a run that was killed is
+# forgotten first: it would take the boxes for started, and not start them.
 .PHONY: molecule
 molecule: export GB10_LAB_FAULTS := core
 molecule: $(STAMP) ## Deploy to the lab, break it, and look
+	molecule reset
 	molecule test --all --report $(addprefix --exclude ,$(LONG))
 
 .PHONY: molecule-long
 molecule-long: $(STAMP) ## The other scenarios: fabric, pair, runtime, ..., and all faults
+	molecule reset
 	molecule test --all --report $(addprefix --exclude ,$(filter-out faults,$(SHORT)))
 
 .PHONY: test
