@@ -146,7 +146,11 @@ def gate(instance: str, settings: c.Mapping[str, t.Any]) -> int:
 
 def _ask_docker(argv: list[str]) -> tuple[int, str, str]:
     """Ask Docker Engine in bounded time: a gate that hangs would say neither what it waits for nor that it waits."""
-    return _command.run(argv, timeout_s=_GATE_DOCKER_S + (_LEFTOVER_S if argv[1] in ("stop", "rm") else 0))
+    code, out, err = _command.run(argv, timeout_s=_GATE_DOCKER_S + (_LEFTOVER_S if argv[1] in ("stop", "rm") else 0))
+    if code == _command.TIMED_OUT and argv[1] == "rm":
+        # The engine could not be started beside it, and that would count as a try.
+        raise _docker.DockerError(f"Docker Engine does not answer (`{' '.join(argv)}`: {err})")
+    return code, out, err
 
 
 def obstacle(read: c.Callable[[], _gate.Reading], settings: c.Mapping[str, t.Any]) -> str:

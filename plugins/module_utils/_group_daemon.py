@@ -436,6 +436,7 @@ class Daemon:
 
 def run(instance: str, settings: c.Mapping[str, t.Any], api_key: c.Callable[[], str]) -> int:
     """Be the daemon of an instance; return the exit status."""
+    _sd_notify.alive()
     group = Group.read(settings)
     if group is None:
         say(f"{instance} is not a rank of a serving group on this box; nothing to watch")

@@ -29,17 +29,19 @@ _STALE_S: t.Final = 15.0
 class Gate:
     """Whether the start gate of a start is open for its part, since when it waits for the others, and when it said so.
 
-    Times are of the monotonic clock.
+    Times are of the monotonic clock; ``at`` is 0 where the gate is one of an older program, which does not say it.
+    ``left`` is its last word: all ranks start, and systemd is about to start the engine.
     """
 
     token: str
     open: bool
     since: float
-    at: float
+    at: float = 0.0
+    left: bool = False
 
     def silent_s(self) -> float:
         """Return for how long the gate has hung, 0 where it does not: it then says nothing of this moment."""
-        age_s = time.monotonic() - self.at
+        age_s = time.monotonic() - self.at if self.at and not self.left else 0.0
         return age_s if age_s > _STALE_S else 0.0
 
 
@@ -151,7 +153,7 @@ class GroupFiles:
         """Return the daemon's last word, None where it has not said anything for a while."""
         found = self._read(View)
         moment = time.monotonic() if now is None else now
-        return View(**found) if found and moment - float(found["at"]) <= _STALE_S else None
+        return View(**found) if found and moment - float(found.get("at", 0.0)) <= _STALE_S else None
 
     def asked(self, token: str) -> Asked | None:
         """Return why the daemon ended the engine of that start, None where it did not."""
@@ -199,8 +201,15 @@ class GroupFiles:
             found = json.loads(self._path(kind).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        names = {field.name for field in dataclasses.fields(kind)}
-        return found if isinstance(found, dict) and names == set(found) else {}
+        if not isinstance(found, dict):
+            return {}
+        # A start gate waits as long as it takes, and is then of another program than the daemon that was replaced
+        # meanwhile: what one of them does not say or know stands for nothing.
+        fields = dataclasses.fields(kind)
+        needed = {field.name for field in fields if field.default is dataclasses.MISSING}
+        return (
+            {field.name: found[field.name] for field in fields if field.name in found} if needed <= set(found) else {}
+        )
 
 
 def waiting_since(instance: str, token: str, folder: pathlib.Path | None = None) -> float | None:

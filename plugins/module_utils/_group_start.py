@@ -61,12 +61,15 @@ def meet(wait: Wait, obstacle: c.Callable[[], str]) -> str:
     """
     since = wait.clock()
     said, said_at, looked_at = "", float("-inf"), float("-inf")
-    hindered = ""
+    hindered, took_s = "", 0.0
     while True:
         begins = wait.files.round(wait.token) is not None
-        # Looking at memory and containers is not free, so it is done seldom, and once more before the engine starts.
-        if hindered or begins or wait.clock() - looked_at >= _LOOK_EVERY_S:
+        # Looking at memory and containers is not free, so it is done seldom, and once more before the engine starts;
+        # but not where a look takes long: the round would be over for the others before it ends, again and again.
+        if hindered or (begins and took_s < _LOOK_EVERY_S) or wait.clock() - looked_at >= _LOOK_EVERY_S:
+            began_at = wait.clock()
             hindered, looked_at = obstacle(), wait.clock()
+            took_s = looked_at - began_at
         wait.files.write(_group_files.Gate(wait.token, not hindered, since, wait.clock()))
         if hindered:
             # The others do not wait in a round that this rank has not come into; it needs another one.
@@ -77,6 +80,7 @@ def meet(wait: Wait, obstacle: c.Callable[[], str]) -> str:
                 return view.refused
             # A look may take long, and the round be over meanwhile.
             if begins and not hindered and wait.files.round(wait.token) is not None:
+                wait.files.write(_group_files.Gate(wait.token, True, since, wait.clock(), left=True))
                 return ""
         reason = hindered or _waiting_for(view, wait, since)
         if reason and (_kind(reason) != _kind(said) or wait.clock() - said_at >= _SAY_EVERY_S):

@@ -128,6 +128,12 @@ def test_a_container_that_is_left_is_stopped_in_order_and_removed(box: Box, monk
     box.answers["docker container inspect"] = (0, json.dumps([left]), "")
     assert _box.main(["gate", "writer"]) == 0
     assert box.ran.index("docker stop --time 30 vllm-writer") < box.ran.index("docker rm --force vllm-writer")
+    # One that cannot be removed would cost the next start: the gate waits for that, too.
+    box.answers["docker rm"] = (_command.TIMED_OUT, "", "docker did not end within 60 s")
+    assert _box.main(["gate", "writer"]) == 1
+    status = box.status()
+    assert status is not None
+    assert "Docker Engine does not answer (`docker rm --force vllm-writer`" in status.message
 
 
 def test_readiness_of_a_dead_process_is_refused_at_once(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:

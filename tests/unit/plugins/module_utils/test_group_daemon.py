@@ -172,6 +172,21 @@ def test_a_unit_that_was_stopped_while_it_started_has_not_given_up(tmp_path: pat
     assert _group_daemon.stage_of(unit_in("failed", "failed"), files) == "given-up"
 
 
+def test_the_word_of_a_gate_of_another_program_is_read(tmp_path: pathlib.Path) -> None:
+    files = _group_files.GroupFiles("pair", tmp_path)
+    (tmp_path / "pair").mkdir()
+    # It has waited since before the program of the box was replaced, and does not say when it last spoke.
+    (tmp_path / "pair/gate.json").write_text('{"token": "a", "open": true, "since": 1.0}', encoding="utf-8")
+    found = files.gate("a")
+    assert found is not None
+    assert (found.open, found.silent_s()) == (True, 0.0)
+    later = '{"token": "a", "open": true, "since": 1.0, "at": 2.0, "left": true, "of_the_future": 1}'
+    (tmp_path / "pair/gate.json").write_text(later, encoding="utf-8")
+    assert files.gate("a") == Gate("a", True, 1.0, 2.0, left=True)
+    (tmp_path / "pair/gate.json").write_text('{"token": "a"}', encoding="utf-8")
+    assert files.gate("a") is None
+
+
 def test_a_gate_that_hangs_is_not_open_and_both_boxes_hear_of_it(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr(_journal, "warning", lambda _unit, message: warned.append(message))

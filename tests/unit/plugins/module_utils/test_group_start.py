@@ -115,6 +115,33 @@ def test_a_gate_whose_last_look_took_so_long_that_the_round_is_over_waits_for_an
     assert world.now == 1030
 
 
+def test_a_slow_look_keeps_no_round_from_beginning(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, {})
+    rounds = []
+
+    def look() -> str:
+        # The daemon takes the round of a gate back that has been silent for 15 s.
+        world.now += 19
+        world.files.withdraw("a")
+        return ""
+
+    def sleep(seconds: float) -> None:
+        world.now += seconds
+        if world.files.round("a") is None:
+            rounds.append(world.now)
+            world.round()
+
+    wait = dataclasses.replace(world.wait(), sleep=sleep)
+    assert _group_start.meet(wait, look) == ""
+    assert len(rounds) == 1
+    assert world.now < 1030
+    # What follows is systemd's: how long it takes to come to the engine says nothing of the gate.
+    gate = world.files.gate("a")
+    assert gate is not None
+    assert gate.left
+    assert gate.silent_s() == 0.0
+
+
 def test_a_start_is_refused_when_another_rank_has_given_up(tmp_path: pathlib.Path) -> None:
     world = World(tmp_path, {4: lambda w: w.view(refused="rank 1 (spark-2) stays down: no such flag")})
     assert world.meet() == "rank 1 (spark-2) stays down: no such flag"
