@@ -297,14 +297,7 @@ class Switch:
         try:
             wanted = self.store.load(marker.before) if marker.before else _generation.Generation()
         except _generation.GenerationError as error:
-            # What failed must not go on serving, whether or not there is anything to take its place.
-            try:
-                self._remove_others(self._untouched(marker))
-            except (OSError, _instance.UnitError) as trouble:
-                self._try_again(marker, trouble)
-            left = ", ".join(_instance.placed(self.box.sysroot))
-            rest = f"What the switch had not touched was left alone: {left}." if left else "The box serves nothing now."
-            message = f"{failed} What failed was stopped. Nothing was restored: {error}. {rest}"
+            message = f"{failed.rstrip('.')}. {self._stop_failed(marker, f'Nothing was restored: {error}.')}"
             return self._end_back(dataclasses.replace(last, message=message))
         self.tell(f"going back to {f'generation {wanted.id}' if marker.before else 'an empty box'}: {wanted.about}")
         try:
@@ -332,6 +325,26 @@ class Switch:
         if marker.tries < _TRIES:
             self.store.mark(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
             raise error
+
+    def _stop_failed(self, marker: _generation.Marker, why: str) -> str:
+        """Stop what failed where nothing takes its place, and return what is to be said of it, and why that is so.
+
+        It must not go on serving. But where nobody knows any more what it was, all that the box has may be of before.
+        """
+        known = self.store.has(marker.to)
+        if known:
+            try:
+                self._remove_others(self._untouched(marker))
+            except (OSError, _instance.UnitError) as trouble:
+                self._try_again(marker, trouble)
+        left = ", ".join(_instance.placed(self.box.sysroot))
+        if not known:
+            return (
+                f"{why} Nobody can read what failed either, so nothing was stopped. On the box are: {left or 'none'}. "
+                "Deploy it (site.yml)."
+            )
+        rest = f"What the switch had not touched was left alone: {left}." if left else "The box serves nothing now."
+        return f"What failed was stopped. {why} {rest}"
 
     def _untouched(self, marker: _generation.Marker) -> tuple[str, ...]:
         """Return what of the failed generation served before as well, by its records: it runs on as it did."""

@@ -298,6 +298,24 @@ def test_a_neighbour_that_was_not_touched_runs_on_where_what_served_before_is_da
     assert (box.engines, box.enabled) == ({"neighbour": "beside"}, {"neighbour"})
 
 
+@pytest.mark.parametrize("text", ["{", None], ids=["damaged", "missing"])
+def test_nothing_is_stopped_where_neither_generation_can_be_read(box: Box, text: str | None) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    box.ask(NEIGHBOUR_STAYS)
+    for one in (WITH_NEIGHBOUR, NEIGHBOUR_STAYS):
+        manifest = box.store.folder / "generations" / one.id / "manifest.json"
+        manifest.unlink() if text is None else manifest.write_text(text)
+    last = box.switch()
+    assert last is not None
+    assert last.outcome == "down"
+    assert "so nothing was stopped. On the box are: neighbour, writer. Deploy it (site.yml)." in last.message
+    assert box.engines == WITH_NEIGHBOUR.specs
+    assert box.enabled == set(WITH_NEIGHBOUR.specs)
+    assert box.store.marker() is None
+    # And the way forward is open.
+    assert box.serve(NEIGHBOUR_STAYS).outcome == "served"
+
+
 def test_a_loss_of_power_before_the_records_are_written_is_made_up_for(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
