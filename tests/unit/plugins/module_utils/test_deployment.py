@@ -355,6 +355,17 @@ def test_an_engine_that_failed_its_soak_is_gone_back_to_where_it_is_named_alone(
     assert deployment(box).go_back("", undo=True, begin=True, step_s=60).generation == OLD.id
 
 
+def test_an_engine_that_failed_its_soak_and_serves_in_any_case_keeps_nobody_from_going_back(box: Box) -> None:
+    serve(box, generation(neighbour="beside", writer="old"))
+    serve(box, generation(neighbour="beside", writer="new"))
+    soak = {"spec": "beside", "verdict": "failed", "because": "3 of 400 answers are garbage."}
+    box.store.keep_record("neighbour", {**box.store.record("neighbour"), "soak": soak})
+    outcome = deployment(box).go_back("", undo=False, begin=True, step_s=60)
+    assert not outcome.failed
+    assert outcome.message.endswith("Not proven: vllm-neighbour (its soak failed: 3 of 400 answers are garbage)")
+    assert box.engines == {"neighbour": "beside", "writer": "old"}
+
+
 def test_what_serves_without_a_generation_is_adopted_to_go_back_to(box: Box) -> None:
     serve(box, OLD)
     text = "# Rendered\nTOKEN=kept\n"
