@@ -23,6 +23,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _converge,
     _deploy_record,
     _docker,
+    _files,
     _generation,
     _instance,
     _proof,
@@ -40,6 +41,9 @@ Tell = c.Callable[[str], None]
 class SwitchError(Exception):
     """An instance did not come up, or its proof failed. The text says which, and why."""
 
+
+# The unit of the daemon beside each rank of a serving group.
+_PEER_UNIT: t.Final = f"/{_instance.UNIT_FOLDER}/gb10-fleet-peer@.service"
 
 # How often going back is tried where something on the box is in the way: ten minutes, with the pauses of its unit.
 _TRIES: t.Final = 40
@@ -111,8 +115,12 @@ class Switch:
         self._at(marker, "stopping")
         self._stop(wanted)
         self._at(marker, "placing")
+        # One that was killed in the middle of placing does not know any more what it has placed.
+        peers = marker.step == "placing" or self._differs(wanted, _PEER_UNIT)
         self.store.place(wanted)
         self._systemctl("daemon-reload")
+        if peers:
+            self._start_peers_anew(wanted)
         if not wanted.members:
             return {}
         self._at(marker, "starting")
@@ -152,6 +160,25 @@ class Switch:
                 self.tell(f"stopping {_instance.container_name(name)}")
                 _converge.stopped(self.box, name, remove=True)
                 _converge.remove_leftover(self.box.run, name, self.tell)
+
+    def _differs(self, wanted: _generation.Generation, dest: str) -> bool:
+        """Whether a file of a generation is not on the box as it has to be."""
+        return any(_files.differs(self.store.wanted(file)) for file in wanted.files if file.dest == dest)
+
+    def _start_peers_anew(self, wanted: _generation.Generation) -> None:
+        """Have the daemons of ranks run by the unit that was placed: systemd keeps those that run to what that was.
+
+        An engine that runs on is none the worse for it, since a daemon finds the round of its rank in its files. It is
+        done before anything is started, so that no rank has to meet the others meanwhile. A daemon that does not run
+        is left to the start of its rank.
+        """
+        for one in wanted.members:
+            if not one.settings.get("group"):
+                continue
+            unit = f"gb10-fleet-peer@{one.name}.service"
+            code, _out, err = self.box.run(["systemctl", "try-restart", unit])
+            if code != 0:
+                self.tell(f"{unit} was changed, and runs as it was until its next start: {err.strip()}")
 
     def _start(self, member: _generation.Member, *, keep_trying: bool) -> bool:
         """Serve an instance, and return whether it had to be started."""
