@@ -242,7 +242,8 @@ class Deployment:
         before = ledger.serving or next(iter(ledger.good), "")
         if not self._is_whole(before):
             # Where nothing can be adopted either, the switch goes on: somebody wants to get away from there.
-            before = self._adopt() or before
+            # Without all of it, it stays with the damaged one: what the switch does not touch is spared then.
+            before = self._adopt(wholly=bool(before)) or before
         # Enabled before the marker is there: from then on, whatever happens to the box, somebody goes on.
         self._systemctl("enable", UNIT)
         self.store.mark(
@@ -264,16 +265,27 @@ class Deployment:
         self.box.run(["systemctl", "reset-failed", UNIT])
         self._systemctl("start", UNIT)
 
-    def _adopt(self) -> str:
-        """Make a generation of what serves on a box that has no whole one of it, so that there is a way back."""
+    def _adopt(self, *, wholly: bool) -> str:
+        """Make a generation of what the box serves without having a whole one of it, so that there is a way back.
+
+        What going back does not bring into being it takes away. So an engine that happens to boot, or has just ended,
+        belongs to it as well: whatever systemd would start again. Where ``wholly`` asks for it, nothing is adopted
+        unless all of that can be.
+        """
         members: list[_generation.Member] = []
         files: list[_generation.File] = []
         root = self.box.sysroot
-        for name in _instance.placed(root):
-            found = _instance.observe(self.box.run, name, root)
+        there = [_instance.observe(self.box.run, name, root) for name in _instance.placed(root)]
+        # What serves is back first, and does not wait for one that may never come up.
+        for found in sorted(there, key=lambda one: not one.unit.serving):
             spec = str(found.settings.get("spec", ""))
-            if not spec or not _converge.serves(found, spec):
+            if not (found.unit.serving or found.unit.starting or found.unit.enabled):
+                continue  # somebody keeps it down, or a switch that failed does
+            if not spec or found.running_spec not in {"", spec}:
+                if wholly:
+                    return ""
                 continue
+            name = found.name
             places = (f"{_instance.UNIT_FOLDER}/{found.unit.name}", f"{_instance.INSTANCE_FOLDER}/{name}.json")
             files += [_generation.File(f"/{one}", (root / one).read_text(encoding="utf-8")) for one in places]
             secrets = self._adopted_secrets(name)
@@ -309,8 +321,15 @@ class Deployment:
                 )
 
     def _check_soaks(self, wanted: _generation.Generation) -> None:
-        """Refuse a generation that nobody has named, and of which a soak has shown that it answers wrong."""
+        """Refuse a generation that nobody has named, and of which a soak has shown that it answers wrong.
+
+        Only what it would bring back counts: an engine that serves now as well goes on in any case.
+        """
+        serving = self.store.ledger().serving
+        running = self.store.load(serving).specs if self.store.has(serving) else {}
         for one in wanted.members:
+            if running.get(one.name) == one.spec:
+                continue
             said = _deploy_record.standing(self.store.record(one.name), one.settings, one.spec)
             if said["soak"] == "failed":
                 raise DeploymentError(

@@ -23,6 +23,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _converge,
     _deploy_record,
     _docker,
+    _files,
     _generation,
     _instance,
     _proof,
@@ -40,6 +41,9 @@ Tell = c.Callable[[str], None]
 class SwitchError(Exception):
     """An instance did not come up, or its proof failed. The text says which, and why."""
 
+
+# The unit of the daemon beside each rank of a serving group.
+_PEER_UNIT: t.Final = f"/{_instance.UNIT_FOLDER}/gb10-fleet-peer@.service"
 
 # How often going back is tried where something on the box is in the way: ten minutes, with the pauses of its unit.
 _TRIES: t.Final = 40
@@ -111,8 +115,12 @@ class Switch:
         self._at(marker, "stopping")
         self._stop(wanted)
         self._at(marker, "placing")
+        # One that was killed in the middle of placing does not know any more what it has placed.
+        peers = marker.step == "placing" or self._differs(wanted, _PEER_UNIT)
         self.store.place(wanted)
         self._systemctl("daemon-reload")
+        if peers:
+            self._start_peers_anew(wanted)
         if not wanted.members:
             return {}
         self._at(marker, "starting")
@@ -152,6 +160,25 @@ class Switch:
                 self.tell(f"stopping {_instance.container_name(name)}")
                 _converge.stopped(self.box, name, remove=True)
                 _converge.remove_leftover(self.box.run, name, self.tell)
+
+    def _differs(self, wanted: _generation.Generation, dest: str) -> bool:
+        """Whether a file of a generation is not on the box as it has to be."""
+        return any(_files.differs(self.store.wanted(file)) for file in wanted.files if file.dest == dest)
+
+    def _start_peers_anew(self, wanted: _generation.Generation) -> None:
+        """Have the daemons of ranks run by the unit that was placed: systemd keeps those that run to what that was.
+
+        An engine that runs on is none the worse for it, since a daemon finds the round of its rank in its files. It is
+        done before anything is started, so that no rank has to meet the others meanwhile. A daemon that does not run
+        is left to the start of its rank.
+        """
+        for one in wanted.members:
+            if not one.settings.get("group"):
+                continue
+            unit = f"gb10-fleet-peer@{one.name}.service"
+            code, _out, err = self.box.run(["systemctl", "try-restart", unit])
+            if code != 0:
+                self.tell(f"{unit} was changed, and runs as it was until its next start: {err.strip()}")
 
     def _start(self, member: _generation.Member, *, keep_trying: bool) -> bool:
         """Serve an instance, and return whether it had to be started."""
@@ -297,14 +324,7 @@ class Switch:
         try:
             wanted = self.store.load(marker.before) if marker.before else _generation.Generation()
         except _generation.GenerationError as error:
-            # What failed must not go on serving, whether or not there is anything to take its place.
-            try:
-                self._remove_others(self._untouched(marker))
-            except (OSError, _instance.UnitError) as trouble:
-                self._try_again(marker, trouble)
-            left = ", ".join(_instance.placed(self.box.sysroot))
-            rest = f"What the switch had not touched was left alone: {left}." if left else "The box serves nothing now."
-            message = f"{failed} What failed was stopped. Nothing was restored: {error}. {rest}"
+            message = f"{failed.rstrip('.')}. {self._stop_failed(marker, f'Nothing was restored: {error}.')}"
             return self._end_back(dataclasses.replace(last, message=message))
         self.tell(f"going back to {f'generation {wanted.id}' if marker.before else 'an empty box'}: {wanted.about}")
         try:
@@ -332,6 +352,26 @@ class Switch:
         if marker.tries < _TRIES:
             self.store.mark(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
             raise error
+
+    def _stop_failed(self, marker: _generation.Marker, why: str) -> str:
+        """Stop what failed where nothing takes its place, and return what is to be said of it, and why that is so.
+
+        It must not go on serving. But where nobody knows any more what it was, all that the box has may be of before.
+        """
+        known = self.store.has(marker.to)
+        if known:
+            try:
+                self._remove_others(self._untouched(marker))
+            except (OSError, _instance.UnitError) as trouble:
+                self._try_again(marker, trouble)
+        left = ", ".join(_instance.placed(self.box.sysroot))
+        if not known:
+            return (
+                f"{why} Nobody can read what failed either, so nothing was stopped. On the box are: {left or 'none'}. "
+                "Deploy it (site.yml)."
+            )
+        rest = f"What the switch had not touched was left alone: {left}." if left else "The box serves nothing now."
+        return f"What failed was stopped. {why} {rest}"
 
     def _untouched(self, marker: _generation.Marker) -> tuple[str, ...]:
         """Return what of the failed generation served before as well, by its records: it runs on as it did."""

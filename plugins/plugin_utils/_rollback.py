@@ -44,7 +44,8 @@ class Good:
     """A generation that has served on a box, and has answered then.
 
     ``engines`` are its instances as people tell them apart, ``unproven`` those that are not proven by their deploy
-    records, and ``failed`` those of which a soak has failed, each with why.
+    records, and ``failed`` those of which a soak has failed, each with why. What serves now as well is not among the
+    latter: it goes on in any case.
     """
 
     id: str
@@ -60,8 +61,8 @@ class Good:
         return next((one for one in self.ranks if one.group == group), None)
 
     @classmethod
-    def from_plain(cls, data: c.Mapping[str, t.Any]) -> Good:
-        """Take it as vllm_instance_info returns it."""
+    def from_plain(cls, data: c.Mapping[str, t.Any], running: c.Container[tuple[str, str]]) -> Good:
+        """Take it as vllm_instance_info returns it. ``running`` is what serves now, by name and fingerprint."""
         instances = data["instances"]
         names = tuple(str(one["name"]) for one in instances)
         unproven = [one for one in instances if not one["proven"]]
@@ -72,7 +73,7 @@ class Good:
             _ranks(instances),
             tuple(map(_engine, instances)),
             tuple(map(_lack, unproven)),
-            tuple(_lack(one) for one in unproven if one["soak"] == "failed"),
+            tuple(_lack(one) for one in unproven if one["soak"] == "failed" and _what(one) not in running),
         )
 
 
@@ -89,8 +90,9 @@ class Box:
     def from_plain(cls, name: str, observed: c.Mapping[str, t.Any]) -> Box:
         """Take it from what vllm_instance_info returned."""
         deployment = observed["deployment"]
-        good = tuple(map(Good.from_plain, deployment["good"]))
         serving = str(deployment["serving"])
+        running = {_what(one) for data in deployment["good"] if data["id"] == serving for one in data["instances"]}
+        good = tuple(Good.from_plain(one, running) for one in deployment["good"])
         ranks = dict.fromkeys(rank for one in good if one.id == serving for rank in one.ranks)
         # What lies on the box counts as well: after a switch that could not be undone, no generation serves.
         ranks |= dict.fromkeys(_ranks(observed["instances"].values()))
@@ -155,6 +157,11 @@ def _engine(instance: c.Mapping[str, t.Any]) -> str:
     if "@sha256:" in image:
         image = f"sha256:{image.rpartition('@sha256:')[2][:12]}"
     return f"vllm-{instance['name']} (model role {instance['model_role']}, image {image})"
+
+
+def _what(instance: c.Mapping[str, t.Any]) -> tuple[str, str]:
+    """Return what is the same for one engine in two generations."""
+    return str(instance["name"]), str(instance["spec"])
 
 
 def _lack(instance: c.Mapping[str, t.Any]) -> str:

@@ -56,6 +56,12 @@ def watched(base: _generation.Generation, period_s: int = 300) -> _generation.Ge
     return _generation.Generation(members, tuple(files))
 
 
+def peered(base: _generation.Generation, daemon: str) -> _generation.Generation:
+    """Return a generation of ranks whose daemons have this unit."""
+    unit = _generation.File(f"/{_instance.UNIT_FOLDER}/gb10-fleet-peer@.service", daemon)
+    return dataclasses.replace(base, files=(unit, *base.files))
+
+
 class KilledError(BaseException):
     """The program is gone, at once."""
 
@@ -68,7 +74,8 @@ class Box:
     answering. The program of the box runs when it was
     started and somebody sleeps, as long as it is ``minded``. ``turned_s`` is how far its wall clock is off. ``timers``
     are the instances that are watched, ``masked`` those whose timer is masked, and ``jammed`` those whose timer systemd
-    does not start.
+    does not start. ``peers`` are the daemons that were started anew, with the engines at that moment, and
+    ``stubborn`` says that systemd does not do that.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -89,6 +96,8 @@ class Box:
         self.timers: set[str] = set()
         self.masked: set[str] = set()
         self.jammed: set[str] = set()
+        self.peers: list[tuple[str, dict[str, str]]] = []
+        self.stubborn = False
         self.proven: list[tuple[str, bool]] = []
         self.images = {IMAGE}
         self.program = False
@@ -116,6 +125,9 @@ class Box:
         self.step()
         if argv[0] == "systemctl" and argv[-1].endswith(".timer"):
             return self.turn(argv[1], argv[2:])
+        if argv[:2] == ["systemctl", "try-restart"]:
+            self.peers.append((argv[-1], dict(self.engines)))
+            return (1, "", "Job failed.") if self.stubborn else (0, "", "")
         if argv[0] == "systemctl" and argv[-1] == _deployment.UNIT:
             self.program = argv[1] == "start" or self.program
         elif argv[0] == "systemctl":

@@ -355,6 +355,17 @@ def test_an_engine_that_failed_its_soak_is_gone_back_to_where_it_is_named_alone(
     assert deployment(box).go_back("", undo=True, begin=True, step_s=60).generation == OLD.id
 
 
+def test_an_engine_that_failed_its_soak_and_serves_in_any_case_keeps_nobody_from_going_back(box: Box) -> None:
+    serve(box, generation(neighbour="beside", writer="old"))
+    serve(box, generation(neighbour="beside", writer="new"))
+    soak = {"spec": "beside", "verdict": "failed", "because": "3 of 400 answers are garbage."}
+    box.store.keep_record("neighbour", {**box.store.record("neighbour"), "soak": soak})
+    outcome = deployment(box).go_back("", undo=False, begin=True, step_s=60)
+    assert not outcome.failed
+    assert outcome.message.endswith("Not proven: vllm-neighbour (its soak failed: 3 of 400 answers are garbage)")
+    assert box.engines == {"neighbour": "beside", "writer": "old"}
+
+
 def test_what_serves_without_a_generation_is_adopted_to_go_back_to(box: Box) -> None:
     serve(box, OLD)
     text = "# Rendered\nTOKEN=kept\n"
@@ -387,15 +398,72 @@ def test_what_serves_is_adopted_anew_where_its_generation_is_not_whole_any_more(
     assert box.store.ledger().good == (outcome.last.before, generation(writer="older").id)
 
 
+@pytest.mark.parametrize("lost", ["manifest", "ledger"])
+@pytest.mark.parametrize("state", ["restarting", "failed"])
+def test_a_neighbour_that_does_not_serve_at_that_moment_is_adopted_as_well(box: Box, lost: str, state: str) -> None:
+    old = generation(neighbour="beside", writer="old")
+    serve(box, old)
+    if lost == "manifest":
+        (box.store.folder / "generations" / old.id / "manifest.json").unlink()
+    else:
+        (box.store.folder / "deployment.json").unlink()
+    box.engines.pop("neighbour")
+    if state == "failed":
+        box.failed.add("neighbour")
+    box.wrong.add("new")
+    outcome = serve(box, generation(neighbour="beside", writer="new"))
+    assert outcome.last is not None
+    assert outcome.last.outcome == "restored"
+    assert box.serves(old)
+
+
+def test_a_neighbour_that_cannot_be_adopted_is_not_taken_away(box: Box) -> None:
+    old, new = generation(neighbour="beside", writer="old"), generation(neighbour="beside", writer="new")
+    serve(box, old)
+    (box.store.folder / "generations" / old.id / "manifest.json").unlink()
+    (box.root / _instance.INSTANCE_FOLDER / "neighbour.json").write_text("{")
+    box.wrong.add("new")
+    outcome = serve(box, new)
+    assert outcome.last is not None
+    assert outcome.last.outcome == "down"
+    assert "What the switch had not touched was left alone: neighbour." in outcome.message
+    assert (box.engines, box.enabled) == ({"neighbour": "beside"}, {"neighbour"})
+
+
+def test_what_somebody_keeps_down_is_not_adopted(box: Box) -> None:
+    serve(box, generation(neighbour="beside", writer="old"))
+    (box.store.folder / "deployment.json").unlink()
+    box.systemctl("disable", now=True, name="neighbour")
+    box.wrong.add("new")
+    outcome = serve(box, generation(writer="new"))
+    assert outcome.last is not None
+    assert outcome.last.outcome == "restored"
+    assert box.serves(OLD)
+
+
 def test_a_box_without_a_whole_generation_that_serves_nothing_can_go_on(box: Box) -> None:
     serve(box, OLD)
     (box.store.folder / "generations" / OLD.id / "manifest.json").unlink()
-    box.engines.clear()
+    box.systemctl("disable", now=True, name="writer")
     box.broken.add("new")
     failed = serve(box, NEW)
     assert failed.last is not None
     assert failed.last.outcome == "down"
     assert box.serves(_generation.Generation())
+    box.broken.clear()
+    assert not serve(box, NEW).failed
+
+
+def test_a_box_whose_adopted_engine_comes_up_no_more_can_go_on(box: Box) -> None:
+    serve(box, OLD)
+    (box.store.folder / "deployment.json").unlink()
+    box.engines.clear()
+    box.broken |= {"old", "new"}
+    failed = serve(box, NEW)
+    assert failed.last is not None
+    assert failed.last.outcome == "down"
+    assert "systemd goes on with vllm-writer.service." in failed.message
+    assert box.enabled == {"writer"}
     box.broken.clear()
     assert not serve(box, NEW).failed
 

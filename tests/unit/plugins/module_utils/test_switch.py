@@ -20,7 +20,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _soak_engine,
     _switch,
 )
-from tests.unit.support.switch_box import Box, Boxes, KilledError, generation, watched
+from tests.unit.support.switch_box import Box, Boxes, KilledError, generation, peered, watched
 
 
 @pytest.fixture
@@ -298,6 +298,24 @@ def test_a_neighbour_that_was_not_touched_runs_on_where_what_served_before_is_da
     assert (box.engines, box.enabled) == ({"neighbour": "beside"}, {"neighbour"})
 
 
+@pytest.mark.parametrize("text", ["{", None], ids=["damaged", "missing"])
+def test_nothing_is_stopped_where_neither_generation_can_be_read(box: Box, text: str | None) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    box.ask(NEIGHBOUR_STAYS)
+    for one in (WITH_NEIGHBOUR, NEIGHBOUR_STAYS):
+        manifest = box.store.folder / "generations" / one.id / "manifest.json"
+        manifest.unlink() if text is None else manifest.write_text(text)
+    last = box.switch()
+    assert last is not None
+    assert last.outcome == "down"
+    assert "so nothing was stopped. On the box are: neighbour, writer. Deploy it (site.yml)." in last.message
+    assert box.engines == WITH_NEIGHBOUR.specs
+    assert box.enabled == set(WITH_NEIGHBOUR.specs)
+    assert box.store.marker() is None
+    # And the way forward is open.
+    assert box.serve(NEIGHBOUR_STAYS).outcome == "served"
+
+
 def test_a_loss_of_power_before_the_records_are_written_is_made_up_for(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -533,6 +551,64 @@ def test_a_timer_that_does_not_start_undoes_no_switch_and_is_told_of(box: Box, h
     assert says in last.message
     assert "writer" in last.message.partition(" But ")[2]
     assert box.timers == set()
+
+
+GROUP = {"name": "pair", "rank": 0, "members": [], "spec": "same"}
+RANK_DAEMON = "gb10-fleet-peer@writer.service"
+
+
+def test_the_daemon_of_a_rank_that_runs_on_is_started_anew_by_a_changed_unit(box: Box) -> None:
+    rank = generation(GROUP, writer="old")
+    box.serve(peered(rank, "WatchdogSec=30\n"))
+    box.starts.clear()
+    box.peers.clear()
+    last = box.serve(peered(rank, "WatchdogSec=60\n"))
+    assert last.outcome == "served"
+    assert box.peers == [(RANK_DAEMON, {"writer": "old"})]
+    assert box.starts == []
+    # And nothing is done to it where the unit is the same.
+    box.serve(peered(rank, "WatchdogSec=60\n"))
+    assert len(box.peers) == 1
+
+
+def test_the_daemon_of_a_rank_is_started_anew_before_its_engine_is(box: Box) -> None:
+    box.serve(peered(generation(GROUP, writer="old"), "WatchdogSec=30\n"))
+    box.peers.clear()
+    assert box.serve(peered(generation(GROUP, writer="new"), "WatchdogSec=60\n")).outcome == "served"
+    assert box.peers == [(RANK_DAEMON, {})]
+
+
+def test_an_instance_that_is_no_rank_has_no_daemon_to_start_anew(box: Box) -> None:
+    box.serve(peered(OLD, "WatchdogSec=30\n"))
+    assert box.serve(peered(OLD, "WatchdogSec=60\n")).outcome == "served"
+    assert box.peers == []
+
+
+def test_a_daemon_that_is_not_started_anew_undoes_no_switch(box: Box) -> None:
+    rank = generation(GROUP, writer="old")
+    box.serve(peered(rank, "WatchdogSec=30\n"))
+    box.stubborn = True
+    assert box.serve(peered(rank, "WatchdogSec=60\n")).outcome == "served"
+
+
+def test_a_daemon_is_started_anew_wherever_the_switch_is_killed(boxes: Boxes, tmp_path: pathlib.Path) -> None:
+    rank = generation(GROUP, writer="old")
+    for at in range(1, 100):
+        box = boxes.make(tmp_path / str(at))
+        box.serve(peered(rank, "WatchdogSec=30\n"))
+        box.peers.clear()
+        box.ask(peered(rank, "WatchdogSec=60\n"))
+        box.kill_at = box.steps + at
+        try:
+            box.switch()
+        except KilledError:
+            box.kill_at = -1
+            box.switch()
+            assert box.peers, at
+            assert box.serves(peered(rank, "WatchdogSec=60\n"))
+        else:
+            break
+    assert at > 5
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"to": "x", "from": "another version"}'])

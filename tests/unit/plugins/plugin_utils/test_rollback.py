@@ -148,10 +148,11 @@ def test_what_speaks_against_it_is_one_sentence_with_what_to_type(
 
 
 def said(name: str, *, soak: str = "", role: str = "writer") -> dict[str, t.Any]:
-    """Return an instance as a box tells of it."""
+    """Return an instance as a box tells of it. Another model role is another engine."""
     because = "its soak failed: 3 of 400 answers are garbage." if soak == "failed" else "it speculates."
     image = "example/vllm@sha256:" + "ab" * 32
-    return {"name": name, "model_role": role, "image": image, "proven": not soak, "because": because, "soak": soak}
+    proof = {"proven": not soak, "because": because, "soak": soak}
+    return {"name": name, "spec": f"{name} of {role}", "model_role": role, "image": image, **proof}
 
 
 def soaked(name: str, soak: str) -> _rollback.Box:
@@ -174,6 +175,20 @@ def test_an_engine_that_failed_its_soak_is_gone_back_to_where_it_is_named_alone(
     named = _rollback.plan(boxes, ["a1", "b1"], INVENTORY)
     assert named.problems == ()
     assert named.targets["a"].unproven == ("vllm-one (its soak failed: 3 of 400 answers are garbage)",)
+
+
+def test_an_engine_that_failed_its_soak_and_serves_in_any_case_keeps_nobody_from_going_back() -> None:
+    good = [
+        {"id": name, "answered_at": "then", "instances": [said("beside", soak="failed"), said("one", role=role)]}
+        for name, role in (("a2", "new"), ("a1", "old"))
+    ]
+    there = {"deployment": {"serving": "a2", "good": good}, "instances": {}}
+    plan = _rollback.plan([_rollback.Box.from_plain("a", there)], [], INVENTORY)
+    assert plan.problems == ()
+    assert plan.targets["a"].unproven == ("vllm-beside (its soak failed: 3 of 400 answers are garbage)",)
+    # After a switch that could not be undone nothing goes on.
+    down = _rollback.Box.from_plain("a", {**there, "deployment": {"serving": "", "good": good}})
+    assert down.good[1].failed == plan.targets["a"].unproven
 
 
 def test_an_engine_that_nobody_has_soaked_is_gone_back_to_and_told_of() -> None:
