@@ -139,18 +139,27 @@ class Load:
                 self._halt.wait(_PER_FAILURE_S)
 
 
-def one_by_one(client: Client, plan: Plan, *, seed: int) -> tuple[tuple[Result, ...], bool]:
+def one_by_one(
+    client: Client, plan: Plan, *, seed: int, until: float, clock: c.Callable[[], float] = time.monotonic
+) -> tuple[tuple[Result, ...], bool]:
     """Ask one at a time, each past the cache: what the model can do where neither load nor cache is to blame.
 
     Return what it made of that, and whether it can count, which not every small model can: then it is not judged by
-    what it makes of a count.
+    what it makes of a count. The time is over at ``until``, and what has no answer then is left out.
     """
     rng = random.Random(seed)  # noqa: S311 - questions, not secrets
     numbers = itertools.count()
 
     def ask(questions_left: c.Iterable[Question]) -> c.Iterator[Result]:
         for asked in questions_left:
-            yield send(client, plan, asked, f"{seed:x}-alone-{next(numbers)}", time.monotonic, alone=True)
+            left = until - clock()
+            if left <= 0:
+                return
+            within = dataclasses.replace(plan, request_timeout=min(plan.request_timeout, left))
+            result = send(client, within, asked, f"{seed:x}-alone-{next(numbers)}", clock, alone=True)
+            if result.outcome == "failed" and clock() >= until:
+                return
+            yield result
 
     alone = list(ask(questions.ask("arithmetic", rng) for _each in range(_SUMS_ALONE)))
     if plan.kind == "base":

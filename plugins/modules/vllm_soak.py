@@ -85,7 +85,9 @@ options:
     type: float
     default: 300
   timeout:
-    description: Seconds that the soak may take. What is not answered by then makes the verdict V(inconclusive).
+    description:
+      - Seconds that the soak may take, with the questions before the load. What is not answered by then makes the
+        verdict V(inconclusive).
     type: float
     default: 3600
   shared_prefix:

@@ -330,6 +330,14 @@ def test_the_time_is_kept(server: fake.OpenAIServer) -> None:
     assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_OUT_OF_TIME"])
 
 
+def test_the_questions_that_are_asked_one_by_one_keep_to_the_time_as_well(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, *[fake.answer] * 4, fake.slow(30.0))
+    began = time.monotonic()
+    found = World().soak(server, request_timeout=20.0, timeout=2.0)
+    assert time.monotonic() - began < 10
+    assert (found["verdict"], ids(found), found["requests"]) == ("inconclusive", ["SOAK_OUT_OF_TIME"], 0)
+
+
 def test_a_slip_in_a_count_without_load_does_not_keep_a_model_from_counting_and_is_kept(
     server: fake.OpenAIServer,
 ) -> None:
@@ -342,7 +350,7 @@ def test_a_slip_in_a_count_without_load_does_not_keep_a_model_from_counting_and_
     server.script("POST", fake.CHAT, action)
     client = _openai_api.Client(_openai_api.Endpoint.from_url(server.url), clock=time.monotonic)
     plan = dataclasses.replace(PLAN, model="lab/tiny")
-    alone, can = _soak_load.one_by_one(client, plan, seed=1)
+    alone, can = _soak_load.one_by_one(client, plan, seed=1, until=time.monotonic() + 60)
     assert can
     assert [one.outcome for one in alone if one.count] == ["wrong", *["right"] * 4]
     assert len(alone) == ALONE
