@@ -125,14 +125,16 @@ class Soak:
         if not verdict.ready:
             return _soak_report.report(plan, dataclasses.replace(seen, not_ready=verdict.summary))
         engine = _soak_engine.Engine(request.instance, self._shell, sysroot=self._sysroot)
-        alone, counts = _soak_load.one_by_one(self._client, plan, seed=random.SystemRandom().getrandbits(48))
+        until = began + request.timeout
+        seed = random.SystemRandom().getrandbits(48)
+        alone, counts = _soak_load.one_by_one(self._client, plan, seed=seed, until=until)
         if any(one.outcome == "failed" for one in alone):
             # Whoever takes the engine away meanwhile makes requests fail, too.
             engine.look()
         alone = () if engine.disturbed else alone
         plan = dataclasses.replace(plan, counts=counts)
         loaded = time.monotonic()
-        results, calm = self._load(plan, engine, began + request.timeout)
+        results, calm = self._load(plan, engine, until)
         took = time.monotonic() - loaded
         interrupted = engine.interruption()
         return _soak_report.report(
@@ -173,6 +175,8 @@ class Soak:
         Return what came, and of that what had come when the engine was last seen undisturbed.
         """
         calm: tuple[_soak_load.Result, ...] = ()
+        if time.monotonic() >= until:
+            return (), ()
         load = _soak_load.Load(self._client, plan, seed=random.SystemRandom().getrandbits(48))
         load.start()
         while not load.finished(_LOOK_EVERY_S):

@@ -58,25 +58,54 @@ _TOPICS: t.Final[c.Mapping[str, str]] = {
 _LONG_EVERY: t.Final = 3
 _FEWEST_WORDS: t.Final = 3
 _NUMBERS: t.Final = 31
-# Whoever says more than the number says something about it.
-_FEW_WORDS: t.Final = 4
+# What a sentence in a script without spaces has at least.
+_FEWEST_LETTERS: t.Final = 4
+# A sentence in another language is not asked for its topic, but for some words, one of which is known.
+_FEWEST_ELSEWHERE: t.Final = 5
+_ENGLISH: t.Final = frozenset({
+    "the", "and", "are", "with", "that", "its", "from", "they", "this", "if", "under", "by", "which", "their", "it",
+    "for", "has", "have", "to", "return",
+})  # fmt: skip
+_ELSEWHERE: t.Final = frozenset({
+    "der", "das", "und", "ist", "ein", "eine", "dem", "von", "im", "mit", "les", "la", "le", "du",
+    "des", "est", "et", "une", "un", "el", "los", "las", "es", "una", "del", "il", "lo", "di", "che", "de", "het",
+    "een", "en", "um", "uma", "och", "det", "er", "og", "som", "jest", "na", "se", "ve", "bir", "yang",
+    "itu",
+})  # fmt: skip
+# Whoever says much more than the number explains it.
+_MANY_WORDS: t.Final = 15
 _EXPLAINS: t.Final = re.compile(
-    r"\b(?:the|is|are|and|so|plus|sum|total|answer|result|number|equals?|makes?|gives?|get|add(?:ing|ed)?)\b|[+=]",
-    re.IGNORECASE,
+    r"\b(?:plus|sum|total|answer|result|equals?|add(?:s|ing|ed)?|digits?|tens|ones)\b|[+=]", re.IGNORECASE
 )
+# What may stand around a count: some words, and a few numbers among them ("the 31 numbers from 417 to 447:").
+_WORDS_AROUND: t.Final = 30
+_NUMBERS_AROUND: t.Final = 4
+_WORDS_WITHIN: t.Final = 3
+# The markers of a numbered list, which are shorter than any number of a count.
+_MARKERS: t.Final = re.compile(r"^\s*\d{1,2}[.):]\s+(?=\W{0,4}\d{3})", re.MULTILINE)
+_PARTS: t.Final = re.compile(r"[^\W\d_]|[:(`]|\n\s*\n")
+_UNCLOSED: t.Final = re.compile(r"\A\s*(?:<(?:think|thinking|thought|reasoning|seed:think)>|\[THINK\])")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sentence(Question):
-    """A question for a sentence; an honest one has a few words, and names its topic or what belongs to it."""
+    """A question for a sentence; an honest one has a few words, and names its topic or what belongs to it.
+
+    The words for what belongs to a topic are English. In another language, that it is one has to do.
+    """
 
     about: str = ""
 
     def answered_by(self, text: str) -> bool:
         """Whether the text is a sentence about the topic."""
+        foreign, in_all = sanity.foreign_share(text)
+        if 2 * foreign > in_all:
+            return foreign >= _FEWEST_LETTERS
         begins = "|".join(_TOPICS[self.about].split())
-        words = re.findall(r"[^\W\d_]+", text)
-        return len(words) >= _FEWEST_WORDS and any(re.match(begins, word, re.IGNORECASE) for word in words)
+        words = _words(text.lower())
+        if len(words) >= _FEWEST_WORDS and any(re.match(begins, word) for word in words):
+            return True
+        return len(set(words)) >= _FEWEST_ELSEWHERE and _is_elsewhere(words)
 
     @property
     def missed(self) -> str:
@@ -89,14 +118,30 @@ class Count(Question):
     """A question for many numbers in a row. ``expected`` has them all."""
 
     def answered_by(self, text: str) -> bool:
-        """Whether the text has these numbers in this order, and no others and no words."""
-        return re.findall(r"\d+", text) == re.findall(r"\d+", self.expected) and not re.search(r"[^\W\d]", text)
+        """Whether these numbers stand in the text one after the other; some words around them do no harm."""
+        text = _MARKERS.sub("", text)
+        found = list(re.finditer(r"\d+", text))
+        wanted = self.expected.split(", ")
+        numbers = [match.group() for match in found]
+        starts = (start for start in range(len(found)) if numbers[start : start + len(wanted)] == wanted)
+        if (start := next(starts, None)) is None or len(found) - len(wanted) > _NUMBERS_AROUND:
+            return False
+        before, run, after = found[:start], found[start : start + len(wanted)], found[start + len(wanted) :]
+        within = text[run[0].start() : run[-1].end()]
+        # A number next to the first or the last one, with nothing between that parts them, belongs to the count.
+        gaps = [text[before[-1].end() : run[0].start()]] if before else []
+        gaps += [text[run[-1].end() : after[0].start()]] if after else []
+        return (
+            all(map(_PARTS.search, gaps))
+            and len(_words(within)) <= _WORDS_WITHIN
+            and len(_words(text)) <= _WORDS_AROUND
+        )
 
     @property
     def missed(self) -> str:
         """What an answer lacks that is none."""
         first, *_others, last = self.expected.split(", ")
-        return f"not the numbers from {first} to {last} alone"
+        return f"not the numbers from {first} to {last}, each once and in order"
 
 
 def question(number: int, rng: random.Random, *, counts: bool = False) -> Question:
@@ -121,40 +166,63 @@ def count(rng: random.Random) -> Count:
 
 
 def verdict(asked: Question, found: Completion, *, scripts: tuple[str, ...], raw: bool) -> tuple[Outcome, str]:
-    """Return what an answer is worth, and what is wrong with it; a ``raw`` one, of a base model, is no answer."""
-    strange = next((sign for sign in _signs(asked, found, scripts) if sign.kind == "unexpected_script"), None)
-    foreign, in_all = sanity.foreign_share(found.content, prompt=asked.prompt, scripts=scripts)
-    stray = strange is not None and 2 * foreign <= in_all
+    """Return what an answer is worth, and what is wrong with it; a ``raw`` one, of a base model, is no answer.
+
+    A right or sane one comes with what leaked beside it, which is the fault of a parser or template and not the engine.
+    """
     cut = found.finish_reason == "length"
-    if bad := [sign for sign in _garbage(asked, found, scripts, raw=raw) if not (stray and sign == strange)]:
+    said = found.content if raw else _said(found.content, cut=cut)
+    strange = next(_signs_of("unexpected_script", sanity.signs(said, prompt=asked.prompt, scripts=scripts)), None)
+    foreign, in_all = sanity.foreign_share(said, prompt=asked.prompt, scripts=scripts)
+    bad = list(_garbage(asked, found, said, raw=raw))
+    if strange is not None and 2 * foreign > in_all:
+        bad.append(strange)
+    if bad:
         return "garbage", ", ".join(map(_in_words, bad))
     if found.is_empty:
         return ("cut", "") if cut else ("garbage", "an empty answer")
     if strange is not None:
         return "wrong", _in_words(strange)
-    missed = "" if raw else _missed(asked, sanity.without_reasoning(found.content))
-    if missed:
-        return ("cut", "") if cut else ("wrong", missed)
-    return ("right", "") if asked.expected and not raw else ("sane", "")
+    return ("sane", "") if raw else _worth(asked, said, cut=cut)
 
 
-def _signs(asked: Question, found: Completion, scripts: tuple[str, ...]) -> tuple[sanity.Sign, ...]:
-    return sanity.signs(found.content, prompt=asked.prompt, scripts=scripts, finish_reason=found.finish_reason)
+def _worth(asked: Question, said: str, *, cut: bool) -> tuple[Outcome, str]:
+    """Return what an answer is worth that is no garbage but, maybe, for what leaks."""
+    plain = sanity.without_markup(said)
+    leak = ", ".join(_in_words(sign) for sign in sanity.signs(said, scripts=("any",)) if sign.kind in _LEAK)
+    missed = _missed(asked, plain)
+    if not missed:
+        return ("right" if asked.expected else "sane"), leak
+    if cut:
+        return "cut", ""
+    # A model whose markup always leaks slips in its numbers now and then as others do.
+    slip = not isinstance(asked, Sentence) and re.search(r"\d", plain)
+    return ("garbage" if leak and not slip else "wrong"), ", ".join(filter(None, (missed, leak)))
 
 
-def _garbage(asked: Question, found: Completion, scripts: tuple[str, ...], *, raw: bool) -> c.Iterator[sanity.Sign]:
-    """Yield the signs that no healthy engine leaves in an answer."""
-    signs = _signs(asked, found, scripts)
+# Reasoning in the text is a parser that is missing, and what comes after it is judged.
+_LEAK: t.Final = sanity.LEAK - {"reasoning_markup"}
+
+
+def _said(text: str, *, cut: bool) -> str:
+    """Return what a model said after it has thought: nothing where it was cut before the end of its thoughts."""
+    said = sanity.without_reasoning(text)
+    return "" if cut and _UNCLOSED.match(said) else said
+
+
+def _signs_of(kind: sanity.SignKind, signs: c.Iterable[sanity.Sign]) -> c.Iterator[sanity.Sign]:
+    return (sign for sign in signs if sign.kind == kind)
+
+
+def _garbage(asked: Question, found: Completion, said: str, *, raw: bool) -> c.Iterator[sanity.Sign]:
+    """Yield the signs that no healthy engine leaves in an answer, whatever script it is in."""
+    signs = sanity.signs(found.content, scripts=("any",), finish_reason=found.finish_reason)
     thought = sanity.signs(found.reasoning, scripts=("any",), finish_reason="length")
     yield from (sign for sign in (*signs, *thought) if sign.kind in sanity.HARD)
-    if raw:
-        # A base model goes on and on, which is no fault where it began rightly.
-        well = asked.answered_by(found.content) and found.finish_reason != "length"
-        yield from (sign for sign in signs if sign.kind in sanity.SOFT and not well)
+    # A base model goes on and on, which is no fault where it began rightly.
+    if raw and asked.answered_by(found.content) and found.finish_reason != "length":
         return
-    # Reasoning in the text is a parser that is missing; what comes after it is judged. Nothing else may leak.
-    said = sanity.signs(sanity.without_reasoning(found.content), scripts=("any",))
-    yield from (sign for sign in said if sign.kind in sanity.SOFT | sanity.LEAK - {"reasoning_markup"})
+    yield from (sign for sign in sanity.signs(said, scripts=("any",)) if sign.kind in sanity.SOFT)
 
 
 def _missed(asked: Question, said: str) -> str:
@@ -163,13 +231,23 @@ def _missed(asked: Question, said: str) -> str:
     if isinstance(asked, (Sentence, Count)):
         return "" if right else asked.missed
     if right and _rambles(said):
-        return f"expected {asked.expected} and nothing else"
+        return f"expected {asked.expected} and little else"
     return "" if right else f"expected {asked.expected}"
 
 
 def _rambles(text: str) -> bool:
-    """Whether there are words beside a number that do not explain it, as drafts of another text leave them behind."""
-    return len(re.findall(r"[^\W\d_]{2,}", text)) >= _FEW_WORDS and not _EXPLAINS.search(text)
+    """Whether many words beside a number do not explain it, as drafts of another text leave them behind."""
+    return len(re.findall(r"[^\W\d_]{2,}", text)) > _MANY_WORDS and not _EXPLAINS.search(text)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", text)
+
+
+def _is_elsewhere(words: list[str]) -> bool:
+    """Whether words look like those of a language that is not English."""
+    known = any(word in _ELSEWHERE or not word.isascii() for word in words)
+    return known and not any(word in _ENGLISH for word in words)
 
 
 def _in_words(sign: sanity.Sign) -> str:

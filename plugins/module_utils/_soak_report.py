@@ -24,6 +24,9 @@ from ansible_collections.gb10.fleet.plugins.module_utils._soak_load import Plan,
 WRONG_SHARE: t.Final = 0.02
 # Of sentences: there are two dozen topics, and a model says much the same about each whenever it is asked.
 OFF_TOPIC_SHARE: t.Final = 0.1
+# Of counts: 31 numbers are many to slip in. A soak asks some dozens, so that chance has to be allowed for, too.
+MISCOUNT_SHARE: t.Final = 0.1
+_CHANCE: t.Final = 3
 _SHOWN: t.Final = 5
 # The kernel's words for what takes an engine down: the driver's errors, and memory that ran out.
 KERNEL: t.Final = re.compile(
@@ -53,13 +56,22 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
     "SOAK_GARBAGE": Known("error", "Answers were empty, or no language model wrote them.", _BACKENDS),
     "SOAK_WRONG_ANSWERS": Known(
         "error",
-        "More than 2 % of the sums and counts, or 10 % of the sentences, were wrong under load, and not without it.",
+        "More than 2 % of the sums or 10 % of the sentences were wrong, or clearly more than 10 % of the counts, under "
+        "load and not without it.",
         _BACKENDS,
     ),
     "SOAK_SUMS_NOT_JUDGED": Known(
         "warning",
         "Answers are wrong under load, but without load and cache, too: the model cannot do it with this prompt.",
         "Leave shared_prefix out, or see what vllm_probe says of its answers.",
+    ),
+    "SOAK_MARKUP_LEAKED": Known(
+        "info",
+        "Special tokens or tool markup stand beside right answers, with and without load.",
+        "See what vllm_probe says of parsers and chat template.",
+    ),
+    "SOAK_MARKUP_UNDER_LOAD": Known(
+        "warning", "Special tokens or tool markup stand beside right answers, and under load only.", _BACKENDS
     ),
     "SOAK_ENGINE_RESTARTED": Known(
         "error", "The engine ended by itself during the soak.", "Read the journal of its unit."
@@ -160,6 +172,7 @@ def report(plan: Plan, seen: Seen) -> dict[str, t.Any]:
 
 
 _BAD: t.Final = ("garbage", "wrong", "failed")
+_WELL: t.Final = ("right", "sane")
 _JUDGED: t.Final = ("right", "sane", "wrong")
 
 
@@ -202,6 +215,7 @@ def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator
         if said:
             yield finding(name, f"{', and '.join(said)}.", _first(seen, outcome))
     yield from _wrong(seen)
+    yield from _leaked(seen)
     yield from _of_the_box(seen)
     if seen.interrupted:
         # The counters are of another engine by now, or of none.
@@ -228,12 +242,16 @@ def _wrong(seen: Seen) -> c.Iterator[Finding]:
     """Yield what wrong answers say: what a model misses without load as well is not the load's fault."""
     blamed: list[str] = []
     excused: list[str] = []
-    for what, share, sentence in (("sums and counts", WRONG_SHARE, False), ("sentences", OFF_TOPIC_SHARE, True)):
-        mine = [one.outcome for one in seen.results if one.sentence is sentence]
+    for what, share, chance, sentence, count in (
+        ("sums", WRONG_SHARE, 0, False, False),
+        ("sentences", OFF_TOPIC_SHARE, 0, True, False),
+        ("counts", MISCOUNT_SHARE, _CHANCE, False, True),
+    ):
+        mine = [one.outcome for one in seen.results if (one.sentence, one.count) == (sentence, count)]
         judged, wrong = sum(one in _JUDGED for one in mine), mine.count("wrong")
-        if wrong <= share * judged:
+        if wrong <= share * judged + chance * math.sqrt(share * (1 - share) * judged):
             continue
-        alone = [one.outcome for one in seen.alone if one.sentence is sentence]
+        alone = [one.outcome for one in seen.alone if (one.sentence, one.count) == (sentence, count)]
         misses = sum(one in _BAD for one in alone)
         said = f"{wrong} of {judged} {what} are wrong"
         if misses > len(alone) / 6:
@@ -244,6 +262,16 @@ def _wrong(seen: Seen) -> c.Iterator[Finding]:
         yield finding("SOAK_WRONG_ANSWERS", f"{'; '.join(blamed)}.", _first(seen, "wrong"))
     if excused:
         yield finding("SOAK_SUMS_NOT_JUDGED", f"{'; '.join(excused)}.", _first(seen, "wrong"))
+
+
+def _leaked(seen: Seen) -> c.Iterator[Finding]:
+    """Yield what leaked beside answers that are well, once; it is no fault of the load where it leaks without, too."""
+    leaks = [one for one in seen.results if one.outcome in _WELL and one.detail]
+    if leaks:
+        alone = any(one.outcome in _WELL and one.detail for one in seen.alone)
+        said = f"{len(leaks)} of {len(seen.results)} answers are well, and have markup beside them."
+        first = f"{leaks[0].prompt!r}: {leaks[0].detail}: {leaks[0].text!r}"
+        yield finding("SOAK_MARKUP_LEAKED" if alone else "SOAK_MARKUP_UNDER_LOAD", said, first)
 
 
 def _counted(seen: Seen) -> c.Iterator[Finding]:

@@ -117,6 +117,11 @@ def without_reasoning(text: str) -> str:
     return text[ends[-1] :] if ends else text
 
 
+def without_markup(text: str) -> str:
+    """Return the text with special tokens and the tags of tool calls taken out: what the model said beside them."""
+    return _SPECIAL.sub(" ", _TOOL.sub(" ", text))
+
+
 def _control_characters(text: str) -> list[str]:
     # Cc control, Cs lone surrogate, Co private use; NUL has its own sign.
     odd = {

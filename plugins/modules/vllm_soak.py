@@ -13,8 +13,9 @@ description:
   - Sends many requests at a time, reads every answer, and watches the engine, its counters and the kernel meanwhile.
     What corrupts answers or kills an engine under load passes every test that asks one question at a time.
   - Two of three requests ask for a sum of two random numbers, the third for a sentence or, where the model can do it
-    when it is asked alone, for a count of 31 numbers. Each has a C(cache_salt) of its own, so that no prefix cache
-    answers for the engine, unless O(shared_prefix) is what is to be tested.
+    when it is asked alone, for a count of 31 numbers. Of each of the three a share may be wrong.
+  - Each request has a C(cache_salt) of its own, so that no prefix cache answers for the engine, unless O(shared_prefix)
+    is what is to be tested.
   - The verdict is written into the deploy record of the instance (C(/var/lib/gb10-fleet/records/<instance>.json)). A
     model role with speculation is not called proven before, and by a soak that is large enough only - at least 100
     answers that could be judged, from 8 requests at a time, or from C(max_num_seqs) of the instance where that is less.
@@ -84,7 +85,9 @@ options:
     type: float
     default: 300
   timeout:
-    description: Seconds that the soak may take. What is not answered by then makes the verdict V(inconclusive).
+    description:
+      - Seconds that the soak may take, with the questions before the load. What is not answered by then makes the
+        verdict V(inconclusive).
     type: float
     default: 3600
   shared_prefix:
@@ -157,7 +160,7 @@ garbage:
   returned: when it is over
   type: int
 wrong:
-  description: How many sums were wrong.
+  description: How many sums, sentences and counts were wrong.
   returned: when it is over
   type: int
 cut:

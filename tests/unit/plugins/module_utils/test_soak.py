@@ -11,7 +11,9 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import random
 import threading
+import time
 import typing as t
 
 import pytest
@@ -22,8 +24,10 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _group_files,
     _instance,
     _liveness,
+    _openai_api,
     _soak,
     _soak_engine,
+    _soak_load,
     _status,
     _watch,
 )
@@ -35,6 +39,9 @@ from tests.unit.support import openai_server as fake
 from tests.unit.support.faults import FAULTS
 
 ROOT = pathlib.Path(__file__).parents[4]
+# So many questions are asked one at a time before the load: two to see whether the server is ready, then these.
+ALONE = _soak_load._SUMS_ALONE + _soak_load._SENTENCES_ALONE + _soak_load._COUNTS_ALONE
+READY = 2 + ALONE
 ACTIVE = "ActiveState=active\nSubState=running\nInvocationID=a\nMainPID=7\n"
 
 
@@ -76,7 +83,7 @@ def sometimes(fault: fake.Action, *, every: int = 5) -> fake.Action:
         with lock:
             number = next(numbers)
         # The questions that come first and one by one are answered well.
-        (fault if number > 10 and number % every == 0 else fake.answer)(exchange)
+        (fault if number > READY and number % every == 0 else fake.answer)(exchange)
 
     return action
 
@@ -96,7 +103,7 @@ def test_a_healthy_server_passes_with_figures(server: fake.OpenAIServer) -> None
 def test_no_two_requests_can_be_answered_by_a_cache(server: fake.OpenAIServer) -> None:
     World().soak(server)
     soaked = [request.json for request in server.asked(fake.CHAT) if "cache_salt" in request.json]
-    assert len(soaked) == len({request["cache_salt"] for request in soaked}) == 10 + 40
+    assert len(soaked) == len({request["cache_salt"] for request in soaked}) == ALONE + 40
     assert len({request["messages"][-1]["content"] for request in soaked}) > 20
 
 
@@ -115,7 +122,7 @@ def salad(exchange: fake.Exchange) -> None:
 
 
 def test_long_answers_that_are_a_salad_of_words_under_load_fail_the_soak(server: fake.OpenAIServer) -> None:
-    server.script("POST", fake.CHAT, *[fake.answer] * 12, salad)
+    server.script("POST", fake.CHAT, *[fake.answer] * READY, salad)
     found = World().soak(server)
     assert (found["verdict"], ids(found)) == ("failed", ["SOAK_WRONG_ANSWERS"])
 
@@ -127,7 +134,7 @@ def test_a_model_that_cannot_count_is_not_asked_to_under_load(server: fake.OpenA
 
     server.script("POST", fake.CHAT, modest)
     assert World().soak(server)["verdict"] == "passed"
-    assert sum("Count from" in request.prompt for request in server.asked(fake.CHAT)) == 1
+    assert sum("Count from" in request.prompt for request in server.asked(fake.CHAT)) == 2
     server.script("POST", fake.CHAT, fake.answer)
     assert World().soak(server)["verdict"] == "passed"
     assert sum("Count from" in request.prompt for request in server.asked(fake.CHAT)) > 6
@@ -190,7 +197,7 @@ def test_a_server_that_is_not_ready_is_not_loaded(server: fake.OpenAIServer) -> 
 
 
 def test_a_server_that_dies_is_not_asked_hundreds_of_times(server: fake.OpenAIServer) -> None:
-    server.script("POST", fake.CHAT, *[fake.answer] * 12, fake.die)
+    server.script("POST", fake.CHAT, *[fake.answer] * READY, fake.die)
     found = World().soak(server, requests=4000)
     assert found["verdict"] == "failed"
     assert found["requests"] < 100
@@ -225,7 +232,7 @@ def test_garbage_before_an_interruption_still_fails_the_soak(server: fake.OpenAI
     numbers = itertools.count(1)
 
     def action(exchange: fake.Exchange) -> None:
-        (fake.say("!!!!!!!!!!!!!!!!") if next(numbers) == 16 else slow)(exchange)
+        (fake.say("!!!!!!!!!!!!!!!!") if next(numbers) == READY + 1 else slow)(exchange)
 
     server.script("POST", fake.CHAT, action)
     found = world.soak(server, requests=4000)
@@ -240,7 +247,7 @@ def test_a_deployment_that_begins_ends_the_soak(server: fake.OpenAIServer, tmp_p
         begin_switch(tmp_path)
         fake.slow(0.1)(exchange)
 
-    server.script("POST", fake.CHAT, *[fake.answer] * 12, action)
+    server.script("POST", fake.CHAT, *[fake.answer] * READY, action)
     found = world.soak(server, requests=4000)
     assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_INTERRUPTED"])
     assert found["because"].endswith("a deployment began.")
@@ -323,6 +330,32 @@ def test_the_time_is_kept(server: fake.OpenAIServer) -> None:
     assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_OUT_OF_TIME"])
 
 
+def test_the_questions_that_are_asked_one_by_one_keep_to_the_time_as_well(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, *[fake.answer] * 4, fake.slow(30.0))
+    began = time.monotonic()
+    found = World().soak(server, request_timeout=20.0, timeout=2.0)
+    assert time.monotonic() - began < 10
+    assert (found["verdict"], ids(found), found["requests"]) == ("inconclusive", ["SOAK_OUT_OF_TIME"], 0)
+
+
+def test_a_slip_in_a_count_without_load_does_not_keep_a_model_from_counting_and_is_kept(
+    server: fake.OpenAIServer,
+) -> None:
+    slips = itertools.chain([True], itertools.repeat(False))
+
+    def action(exchange: fake.Exchange) -> None:
+        slip = "Count from" in exchange.request.prompt and next(slips)
+        (fake.say("1, 2, 3") if slip else fake.answer)(exchange)
+
+    server.script("POST", fake.CHAT, action)
+    client = _openai_api.Client(_openai_api.Endpoint.from_url(server.url), clock=time.monotonic)
+    plan = dataclasses.replace(PLAN, model="lab/tiny")
+    alone, can = _soak_load.one_by_one(client, plan, seed=1, until=time.monotonic() + 60)
+    assert can
+    assert [one.outcome for one in alone if one.count] == ["wrong", *["right"] * 4]
+    assert len(alone) == ALONE
+
+
 @pytest.mark.parametrize(
     ("line", "counts"),
     [
@@ -354,6 +387,7 @@ def test_a_kernel_log_that_cannot_be_read_is_unknown_and_no_fault(server: fake.O
 
 PLAN = Plan("m", "chat", 2, 1, 64, 5.0)
 WELL = (Result("right", "a", whole_s=1.0, completion_tokens=3), Result("sane", "b", whole_s=3.0, completion_tokens=5))
+LEAKY = Result("right", "a", text="24<|im_end|>", detail="special tokens (<|im_end|>)")
 
 
 def metrics(drafts: Drafts | None, **more: int) -> EngineMetrics:
@@ -391,9 +425,9 @@ def reported(*results: Result, alone: tuple[Result, ...] = ()) -> dict[str, t.An
     )
 
 
-def many(right: int, wrong: int = 0, *, other: t.Any = "wrong", sentence: bool = False) -> tuple[Result, ...]:
-    well = Result("sane" if sentence else "right", "a", sentence=sentence)
-    return (*[well] * right, *[Result(other, "b", detail="x", sentence=sentence)] * wrong)
+def many(right: int, wrong: int = 0, *, other: t.Any = "wrong", **kind: t.Any) -> tuple[Result, ...]:
+    well = Result("sane" if kind.get("sentence") else "right", "a", **kind)
+    return (*[well] * right, *[Result(other, "b", detail="x", **kind)] * wrong)
 
 
 @pytest.mark.parametrize(
@@ -426,7 +460,7 @@ def test_half_of_the_answers_cut_prove_nothing(right: int, cut: int, verdict: st
     ("sums", "sentences", "verdict", "because"),
     [
         (many(98, 2), many(45, 5, sentence=True), "passed", ""),
-        (many(97, 3), many(50, sentence=True), "failed", "3 of 100 sums and counts are wrong."),
+        (many(97, 3), many(50, sentence=True), "failed", "3 of 100 sums are wrong."),
         (many(100), many(44, 6, sentence=True), "failed", "6 of 50 sentences are wrong."),
     ],
 )
@@ -435,6 +469,53 @@ def test_sums_and_sentences_have_a_share_each_that_may_be_wrong(
 ) -> None:
     found = reported(*sums, *sentences, alone=many(6))
     assert (found["verdict"], found["because"] if because else "") == (verdict, because)
+
+
+@pytest.mark.parametrize(
+    ("counts", "alone", "verdict", "because"),
+    [
+        (many(53, 13, count=True), many(5, count=True), "passed", ""),
+        (many(52, 14, count=True), many(5, count=True), "failed", "14 of 66 counts are wrong."),
+        (many(33, 33, count=True), many(4, 1, count=True), "inconclusive", "and 1 of 5 without load, too."),
+        (many(3, 2, count=True), many(5, count=True), "passed", ""),
+        (many(0, 5, count=True), many(5, count=True), "failed", "5 of 5 counts are wrong."),
+    ],
+)
+def test_counts_are_judged_by_themselves_and_chance_is_allowed_for(
+    counts: tuple[Result, ...], alone: tuple[Result, ...], verdict: str, because: str
+) -> None:
+    found = reported(*many(267), *many(67, sentence=True), *counts, alone=(*many(6), *alone))
+    assert found["verdict"] == verdict
+    assert found["because"].endswith(because or "nothing broke")
+
+
+@pytest.mark.parametrize("sure", [1.0, 0.97, 0.95, 0.92, 0.9])
+def test_a_model_that_counts_as_well_with_load_as_without_rarely_fails(sure: float) -> None:
+    rng = random.Random(7)
+
+    def counts(number: int) -> tuple[Result, ...]:
+        wrong = sum(rng.random() > sure for _each in range(number))
+        return many(number - wrong, wrong, count=True)
+
+    failed = 0
+    for _each in range(200):
+        alone = counts(_soak_load._COUNTS_ALONE)
+        can = sum(one.outcome == "right" for one in alone) >= len(alone) - 1
+        found = reported(*many(334), *(counts(66) if can else ()), alone=(*many(6), *(alone if can else ())))
+        failed += found["verdict"] == "failed"
+    assert failed <= 4
+
+
+@pytest.mark.parametrize(
+    ("alone", "verdict", "finding"),
+    [(LEAKY, "passed", "SOAK_MARKUP_LEAKED"), (WELL[0], "inconclusive", "SOAK_MARKUP_UNDER_LOAD")],
+)
+def test_markup_beside_right_answers_is_said_once_and_is_the_load_s_fault_only_where_it_is_not_there_without(
+    alone: Result, verdict: str, finding: str
+) -> None:
+    found = reported(*[LEAKY] * 3, *many(7), alone=(alone,))
+    assert (found["verdict"], ids(found)) == (verdict, [finding])
+    assert found["findings"][0]["message"] == "3 of 10 answers are well, and have markup beside them."
 
 
 def test_acceptance_and_hit_rate_are_those_of_the_soak_alone() -> None:

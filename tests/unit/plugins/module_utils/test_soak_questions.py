@@ -67,16 +67,16 @@ def test_a_sentence_need_not_name_its_topic_in_its_words(text: str) -> None:
     ("asked", "text"),
     [
         (SEA, "<|im_end|>"),
-        (SEA, "The sea is deep and blue.<|im_end|><|im_start|>"),
-        (SEA, "<tool_call>{} The sea is deep"),
-        (SUM, "24<|im_end|>"),
-        (SUM, "<think>20 + 4</think>24<|im_end|>"),
+        (SEA, "<|im_start|>user<|im_sep|>purple seven"),
+        (SUM, "<|im_start|>"),
         (SUM, "24!!!!!!!!!!!!!!!!"),
         (SUM, " ".join(["24"] * 8)),
         (COUNT, COUNT.expected + "\0"),
     ],
 )
-def test_what_leaks_and_what_loops_is_garbage_beside_a_right_answer_too(asked: Question, text: str) -> None:
+def test_what_loops_is_garbage_beside_a_right_answer_too_and_markup_where_there_is_none(
+    asked: Question, text: str
+) -> None:
     assert worth(asked, text) == "garbage"
 
 
@@ -88,11 +88,19 @@ def test_what_leaks_and_what_loops_is_garbage_beside_a_right_answer_too(asked: Q
         ("The sum of 20 and 4 is 24.", "right"),
         ("20 + 4 = 24", "right"),
         ("<think>Twenty and four.</think>\n24", "right"),
-        ("24 qwj zxkv plomf grutz", "wrong"),
+        ("24\n\nLet me know if you need help!", "right"),
+        ("24\n\nHope this helps you out!", "right"),
+        ("Sure! Here you go: 24", "right"),
+        ("Of course! Happy to help: 24", "right"),
+        ("Die Summe betr\u00e4gt genau 24", "right"),
+        ("To find the sum of 20 and 4 we first look at the tens and then at the ones, so the answer is 24.", "right"),
+        ("24 " + "purple if the velvet seven ran of under quickly sing " * 2, "wrong"),
+        ("24 qwj zxkv plomf grutz and the blarg was fnord by night or day under some green hat", "wrong"),
         ("25", "wrong"),
+        ("25<|im_end|>", "wrong"),
     ],
 )
-def test_a_sum_may_come_with_words_that_explain_it_and_with_no_others(text: str, outcome: str) -> None:
+def test_a_sum_may_come_with_a_few_words_or_with_those_that_explain_it(text: str, outcome: str) -> None:
     assert worth(SUM, text) == outcome
 
 
@@ -105,7 +113,86 @@ def test_a_count_is_right_where_every_number_is() -> None:
     assert worth(COUNT, ", ".join(numbers[:-1]), "length") == "cut"
     assert worth(COUNT, ", ".join([*numbers[:9], numbers[10], numbers[9], *numbers[11:]])) == "wrong"
     assert worth(COUNT, COUNT.expected.replace(numbers[5], "velvet")) == "wrong"
-    assert worth(COUNT, f"Here they are: {COUNT.expected}") == "wrong"
+    assert worth(COUNT, COUNT.expected.replace(numbers[5], f"{numbers[5]}, {numbers[5]}")) == "wrong"
+    assert worth(COUNT, COUNT.expected.replace(numbers[5], f"{numbers[5]} purple if the velvet")) == "wrong"
+    assert worth(COUNT, f"{numbers[0]}, {COUNT.expected}") == "wrong"
+    assert worth(COUNT, f"{COUNT.expected}, {int(numbers[-1]) + 1}") == "wrong"
+    assert worth(COUNT, f"{COUNT.expected}\n\n{COUNT.expected}") == "wrong"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("{all}.", "Sure! Here are the numbers: {all}", "Here are the 31 numbers from {first} to {last}:\n\n{all}"),
+        *("```\n{all}\n```", "```text\n{all}\n```", "{most}, and {last}", "{first} to {last}: {all}", "[{all}]"),
+        *("{listed}", "Sure:\n\n{listed}", "{all}\n\nLet me know if you need more!", "<think>Hm.</think>{all}"),
+        *("{all}\n\n(31 numbers)", "**{all}**", "<|begin_of_box|>{all}<|end_of_box|>"),
+    ],
+)
+def test_a_count_may_be_written_as_people_write_one(written: str) -> None:
+    numbers = COUNT.expected.split(", ")
+    listed = "\n".join(f"{place}. {number}" for place, number in enumerate(numbers, 1))
+    most = ", ".join(numbers[:-1])
+    text = written.format(all=COUNT.expected, first=numbers[0], last=numbers[-1], most=most, listed=listed)
+    assert worth(COUNT, text) == "right"
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "outcome", "leak"),
+    [
+        (SUM, "<|begin_of_box|>24<|end_of_box|>", "right", "special tokens (<|begin_of_box|>)"),
+        (SUM, "24<|im_end|>", "right", "special tokens (<|im_end|>)"),
+        (SUM, "24</s>", "right", "special tokens (</s>)"),
+        (SUM, "<think>20 + 4</think>24<|im_end|>", "right", "special tokens (<|im_end|>)"),
+        (SEA, "The sea is deep and blue.<|im_end|><|im_start|>", "sane", "special tokens (<|im_end|>)"),
+        (SEA, "<tool_call>{} The sea is deep", "sane", "tool markup (<tool_call>)"),
+    ],
+)
+def test_markup_beside_a_right_answer_is_noted_and_makes_it_no_worse(
+    asked: Question, text: str, outcome: str, leak: str
+) -> None:
+    found = dataclasses.replace(BLANK, content=text)
+    assert questions.verdict(asked, found, scripts=(), raw=False) == (outcome, leak)
+
+
+@pytest.mark.parametrize(
+    ("text", "scripts"),
+    [
+        ("Das Meer ist weit und tief.", ()),
+        ("La mer est immense et profonde.", ()),
+        ("Havet \u00e4r djupt, bl\u00e5tt och stort.", ()),
+        ("\u5927\u6d77\u5e7f\u9614\u65e0\u57a0\uff0c\u6ce2\u6d9b\u6c79\u6d8c\u3002", ("cjk",)),
+        ("\u041c\u043e\u0440\u0435 \u0448\u0438\u0440\u043e\u043a\u043e\u0435.", ("cyrillic",)),
+        ("\u041c\u043e\u0440\u0435 \u0448\u0438\u0440\u043e\u043a\u043e\u0435.", ("any",)),
+    ],
+)
+def test_a_sentence_in_another_language_need_not_use_the_english_words_of_its_topic(
+    text: str, scripts: tuple[str, ...]
+) -> None:
+    assert worth(SEA, text, scripts=scripts) == "sane"
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "finish_reason", "outcome"),
+    [
+        (SUM, "<think>\n\u597d\u7684\uff0c\u7b54\u6848\u662f\u4e8c\u5341\u56db\n</think>\n\n24", "stop", "right"),
+        (SUM, "\u597d\u7684\uff0c\u7b54\u6848\u662f\u4e8c\u5341\u56db\n</think>\n\n24", "stop", "right"),
+        (SEA, "<think>\n\u597d\u7684\uff0c\u5927\u6d77\n</think>\n\nThe sea is vast.", "stop", "sane"),
+        (SUM, "<think>\n\u597d\u7684\uff0c\u7b54\u6848", "length", "cut"),
+        (SUM, "<think>\nHm.\n</think>\n\n\u597d\u7684\uff0c\u7b54\u6848", "stop", "garbage"),
+    ],
+)
+def test_the_script_of_thoughts_is_not_that_of_the_answer(
+    asked: Question, text: str, finish_reason: str, outcome: str
+) -> None:
+    assert worth(asked, text, finish_reason) == outcome
+
+
+def test_a_polite_answer_in_an_expected_script_is_right() -> None:
+    text = (
+        "\u041e\u0442\u0432\u0435\u0442 \u043d\u0430 \u0432\u0430\u0448\u0443 \u0437\u0430\u0434\u0430\u0447\u0443: 24"
+    )
+    assert worth(SUM, text, scripts=("cyrillic",)) == "right"
 
 
 def test_only_a_model_that_can_count_is_asked_to() -> None:
