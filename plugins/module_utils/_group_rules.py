@@ -24,6 +24,7 @@ import collections.abc as c
 import dataclasses
 import hashlib
 import math
+import re
 import typing as t
 
 # What is older does not count as seen when ranks meet.
@@ -36,6 +37,10 @@ GIVEN_UP_S: t.Final = 30.0
 # A box that refuses the connection is there, and so is the link: its daemon is being started anew, maybe on a busy box.
 REFUSED_S: t.Final = 60.0
 _MAX_TEXT: t.Final = 1000
+# What gloo and NCCL say of an engine at the other end that is gone.
+_PEER_GONE: t.Final = re.compile(
+    r"connection (?:closed|reset) by peer|remote process exited|ncclRemoteError", re.IGNORECASE
+)
 
 Stage = t.Literal["stopped", "given-up", "ending", "pausing", "gating", "open", "booting", "serving"]
 _STAGES: t.Final[c.Mapping[str, str]] = {
@@ -323,12 +328,27 @@ def story(records: c.Mapping[Member, Ended]) -> str:
     }
     first, record = min((causes or own or records).items(), key=lambda item: _left_at(item[1]))
     line = f"{first} left first: {record.cause}" if own else f"no rank left of itself: {record.cause}"
+    if own and not causes and (gone := _gone(record, records)) is not None:
+        # Its daemon was quicker to see the other rank leave than its engine to say that something of it was dead.
+        line = f"{gone} left first: {first} lost the connection to its engine: {record.error}"
     errors = {member: one for member, one in records.items() if one.error and not one.echo}
     if errors:
         failed, error = min(errors.items(), key=lambda item: item[1].error_at)
         if error.error not in line:
             line += f"; the first error, on {failed}: {error.error}"
     return line
+
+
+def _gone(echo: Ended, records: c.Mapping[Member, Ended]) -> Member | None:
+    """Return the rank whose engine was gone for another one, by the echo that this left there; None where it is none.
+
+    That rank has been made to leave by the other one's end, as far as it knows; not by a link, nor by an order.
+    """
+    if not _PEER_GONE.search(echo.error):
+        return None
+    made = [member for member, record in records.items() if not record.own and not record.blameless]
+    named = [member for member in made if re.search(rf"(?<![\d.]){re.escape(member.address)}(?![\d.])", echo.error)]
+    return next(iter(named or (made if len(records) == 2 else [])), None)
 
 
 def _left_at(record: Ended) -> float:

@@ -228,6 +228,28 @@ def test_an_echo_after_the_rank_was_told_to_end_takes_no_blame_from_it() -> None
     assert rules.story({HEAD: told, FOLLOWER: failed}).startswith("rank 0 (spark-1) left first")
 
 
+def test_whose_engine_was_gone_for_another_one_left_first_also_where_its_daemon_was_quicker_than_its_engine() -> None:
+    # The follower's worker is killed. The head's engine ends of that within a second, which the follower's daemon sees
+    # before its own engine has said anything.
+    error = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [192.0.2.2]:43"
+    exits = "its engine ended by itself with exit status 0"
+    echo = rules.Ended(round="r", cause=exits, own=True, at=7.0, error=error, error_at=6.5, echo=True)
+    made = rules.Ended(round="r", cause="rank 0 (spark-1) is ending its engine", own=False, at=7.5)
+    assert rules.story({HEAD: echo, FOLLOWER: made}) == (
+        f"rank 1 (spark-2) left first: rank 0 (spark-1) lost the connection to its engine: {error}"
+    )
+    # Of three, the address says which.
+    assert rules.story({HEAD: echo, THIRD: made, FOLLOWER: made}).startswith("rank 1 (spark-2) left first")
+    unnamed = dataclasses.replace(echo, error="RuntimeError: ncclRemoteError")
+    assert rules.story({HEAD: unnamed, FOLLOWER: made}).startswith("rank 1 (spark-2) left first")
+    assert rules.story({HEAD: unnamed, FOLLOWER: made, THIRD: made}).startswith("rank 0 (spark-1) left first")
+    # An echo of the rank's own engine core says nothing of another rank, and a link that is out is nobody's end.
+    within = dataclasses.replace(echo, error="EngineDeadError: EngineCore encountered an issue")
+    assert rules.story({HEAD: within, FOLLOWER: made}).startswith("rank 0 (spark-1) left first")
+    silent = dataclasses.replace(made, blameless=True)
+    assert rules.story({HEAD: echo, FOLLOWER: silent}).startswith("rank 0 (spark-1) left first")
+
+
 def test_the_story_blames_nobody_for_a_link() -> None:
     records = {
         HEAD: rules.Ended(round="r", cause="rank 1 (spark-2) has not answered for 20 s", own=False, at=1.0),
