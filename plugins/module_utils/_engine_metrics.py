@@ -21,7 +21,7 @@ import typing as t
 
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{([^}]*)\})?\s+(\S+)\s*$", re.MULTILINE)
 _POSITION = re.compile(r'position="(\d+)"')
-_KV_USAGE: t.Final = ("kv_cache_usage_perc", "gpu_cache_usage_perc")
+KV_USAGE: t.Final = ("kv_cache_usage_perc", "gpu_cache_usage_perc")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class EngineMetrics:
             )
         return cls(
             drafts=drafts,
-            kv_usage=next((fullest[name] for name in _KV_USAGE if name in fullest), None),
+            kv_usage=next((fullest[name] for name in KV_USAGE if name in fullest), None),
             preemptions=count("num_preemptions_total"),
             prefix_queries=count("prefix_cache_queries_total"),
             prefix_hits=count("prefix_cache_hits_total"),

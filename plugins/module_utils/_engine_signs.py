@@ -15,12 +15,11 @@ import math
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import KV_USAGE
 from ansible_collections.gb10.fleet.plugins.module_utils._process_state import COMMAND_TIMEOUT_S, Run, run_command
 
 # How often counters are read again within one look.
 _READS: t.Final = 5
-# The share of the KV cache in use, by its name today and up to 0.11.2, see _engine_metrics.
-_KV_USAGE: t.Final = ("kv_cache_usage_perc", "gpu_cache_usage_perc")
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})?\s+([^\s]+)\s*$", re.MULTILINE)
 _STATS = re.compile(
     r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s,?\s+"
@@ -63,7 +62,7 @@ class Counters:
             steps=int(sums.get("iteration_tokens_total_count", 0)),
             running=int(sums["num_requests_running"]),
             waiting=int(sums.get("num_requests_waiting", 0)),
-            kv_usage=next((sums[name] for name in _KV_USAGE if name in sums), 0.0),
+            kv_usage=next((sums[name] for name in KV_USAGE if name in sums), 0.0),
         )
 
     @property
