@@ -11,9 +11,11 @@ import dataclasses
 import fcntl
 import http.client
 import json
+import os
 import pathlib
 import tempfile
 import typing as t
+import uuid
 
 from tests.lab import kit
 
@@ -23,6 +25,8 @@ CACHE = "/var/lib/gb10-fleet/cache"
 HUB = "/var/lib/gb10-fleet/huggingface/hub"
 RECORDS = "/var/lib/gb10-fleet/records"
 _MARK = "====="
+# The same for all workers of a run of the tests, and no other run's.
+_THIS_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 # One look at everything on a box that a fault must not cost: a command each, in the order of State's fields.
 _LOOK = (
     # Where other benches are on the same box, what is there of them is theirs.
@@ -165,14 +169,18 @@ class Bench:
         """Bring the box into the state that every fault starts from; cheap where it is there already."""
         self.fault("")
         self.forgive()
-        # Benches on one box share it: only one of them deploys, and it may have been for all of them.
-        with (kit.LAB / f"faults-{self.box}.lock").open("w") as lock:
+        # Benches on one box share it: only one of them deploys, and it may have been for all of them. The first one of
+        # a run always does: what serves there rightly may be another scenario's, with other settings.
+        with (kit.LAB / f"faults-{self.box}.lock").open("a+", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if self.is_good():
+            lock.seek(0)
+            if lock.read() == _THIS_RUN and self.is_good():
                 return
             run = self.deploy()
-        if run.status != "successful" or not self.is_good():
-            raise AssertionError(f"{self.box} cannot be made good: {run.failures or run.output[-2000:]}")
+            if run.status != "successful" or not self.is_good():
+                raise AssertionError(f"{self.box} cannot be made good: {run.failures or run.output[-2000:]}")
+            lock.truncate(0)
+            lock.write(_THIS_RUN)
 
     def is_good(self) -> bool:
         """Return whether the box serves what was last deployed and proven, and nothing else."""
