@@ -87,7 +87,7 @@ class EngineMetrics:
         sums: dict[str, float] = {}
         fullest: dict[str, float] = {}
         positions: dict[int, float] = {}
-        for name, labels, value in _samples(text):
+        for name, labels, value in samples(text):
             sums[name] = sums.get(name, 0.0) + value
             fullest[name] = max(fullest.get(name, 0.0), value)
             position = _POSITION.search(labels)
@@ -116,7 +116,8 @@ class EngineMetrics:
         )
 
 
-def _samples(text: str) -> c.Iterator[tuple[str, str, float]]:
+def samples(text: str) -> c.Iterator[tuple[str, str, float]]:
+    """Name (without ``vllm:``), labels and value of each of vLLM's samples that is a finite number."""
     for name, labels, value in _SAMPLE.findall(text):
         try:
             number = float(value)

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
-import math
 import re
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import KV_USAGE
+from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import KV_USAGE, samples
 from ansible_collections.gb10.fleet.plugins.module_utils._process_state import COMMAND_TIMEOUT_S, Run, run_command
 
 # How often counters are read again within one look.
 _READS: t.Final = 5
-_SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})?\s+([^\s]+)\s*$", re.MULTILINE)
 _STATS = re.compile(
     r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s,?\s+"
     r"Running: (\d+) reqs, Waiting: (\d+) reqs"
@@ -47,13 +45,8 @@ class Counters:
     def from_metrics(cls, text: str) -> Counters | None:
         """Read them from the text of ``/metrics``; None where it is not vLLM's."""
         sums: dict[str, float] = {}
-        for name, value in _SAMPLE.findall(text):
-            try:
-                number = float(value)
-            except ValueError:
-                continue
-            if math.isfinite(number):
-                sums[name] = sums.get(name, 0.0) + number
+        for name, _labels, value in samples(text):
+            sums[name] = sums.get(name, 0.0) + value
         if "num_requests_running" not in sums:
             return None
         return cls(
