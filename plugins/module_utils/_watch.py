@@ -23,6 +23,7 @@ import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import (
     _command,
+    _deployment,
     _docker,
     _engine_metrics,
     _engine_signs,
@@ -135,6 +136,7 @@ def watch(instance: str, settings: c.Mapping[str, t.Any], *, api_key: str = "", 
     box = box or Box()
     if not settings.get("liveness"):
         return 0
+    _take_up_switch(box)
     limits = _liveness.Limits.from_settings(settings["liveness"])
     file = StateFile(instance, box.folder)
     with file.alone() as alone:
@@ -151,6 +153,16 @@ def watch(instance: str, settings: c.Mapping[str, t.Any], *, api_key: str = "", 
             if action.deed != "again" or spent + action.again_s + limits.answer_s > limits.period_s:
                 return 0
             box.sleep(action.again_s)
+
+
+def _take_up_switch(box: Box) -> None:
+    """Have systemd take up a switch that nobody is at: whoever asked for it was gone before it was begun."""
+    if not _generation.under_way(box.switch):
+        return
+    code, out, _err = box.run(["systemctl", "show", "--property=ActiveState", "--", _deployment.UNIT])
+    if code == 0 and out.strip() in {"ActiveState=inactive", "ActiveState=failed"}:
+        box.warn(_deployment.UNIT, "liveness: nobody is at the switch that is under way on this box: it is taken up")
+        _systemctl(box, _deployment.UNIT, "start")
 
 
 def act(box: Box, unit: str, action: _liveness.Action) -> None:

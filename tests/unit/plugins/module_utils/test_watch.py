@@ -52,11 +52,14 @@ class Box:
         self.failed: list[str] = []
         self.refused = ""
         self.silent = False
+        self.switch = "active"
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         self.ran.append(" ".join(argv))
         if argv[:2] == ["systemctl", "show"] and self.silent:
             return 1, "", "Failed to connect to bus: Connection timed out"
+        if argv[:2] == ["systemctl", "show"] and argv[-1] == "gb10-fleet-switch.service":
+            return 0, f"ActiveState={self.switch}\n", ""
         if argv[:2] == ["systemctl", "show"]:
             return 0, next(self.shown) if self.shown else self.unit, ""
         if argv[0] == "docker":
@@ -238,6 +241,17 @@ def test_a_deployment_is_left_alone_with_what_it_starts_and_proves(box: Box, ser
     (box.folder / "switch").write_text('{"to": "new", "before": "old", "boot_id": "1"}', encoding="utf-8")
     box.watch(3)
     assert (server.requests, box.deeds, box.warned) == ([], [], [])
+
+
+@pytest.mark.parametrize("state", ["inactive", "failed", "activating"])
+def test_a_switch_that_nobody_is_at_is_taken_up(box: Box, server: fake.OpenAIServer, state: str) -> None:
+    box.switch = state
+    (box.folder / "switch").write_text('{"to": "new", "before": "old", "boot_id": "1"}', encoding="utf-8")
+    box.watch()
+    taken_up = state != "activating"  # systemd itself is about to run it again
+    assert box.deeds == ["systemctl --no-block start gb10-fleet-switch.service"] * taken_up
+    assert [("nobody is at the switch" in line) for line in box.warned] == [True] * taken_up
+    assert server.requests == []
 
 
 @pytest.mark.parametrize("then", ["ActiveState=inactive\n", "ActiveState=active\nInvocationID=b\n"])
