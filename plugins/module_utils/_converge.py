@@ -39,7 +39,10 @@ class Box:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a step. ``before`` and ``after`` are the state of the unit in one line each, for a diff."""
+    """What came of a step. ``before`` and ``after`` are the state of the unit in one line each, for a diff.
+
+    ``booted`` is whether the engine did not run already as it should when the step began.
+    """
 
     changed: bool
     message: str
@@ -48,6 +51,7 @@ class Outcome:
     after: str
     finished: bool = True
     failed: bool = False
+    booted: bool = False
 
     def as_dict(self) -> dict[str, t.Any]:
         """Return what a module returns of it."""
@@ -62,10 +66,10 @@ def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float, keep_
     """
     found = _instance.observe(box.run, name, box.sysroot)
     unit, before = found.unit, line(found)
-    if serves(found, spec) and unit.enabled:
-        return Outcome(False, f"{unit.name} serves what it should", found, before, before)
+    if serves(found, spec):
+        return _enabled(box, found)
     if box.check_mode:
-        return Outcome(True, f"{unit.name} would be started", found, before, f"{unit.name}: active, {short(spec)}")
+        return Outcome(True, f"{unit.name} would be started", found, before, wanted_line(found, spec))
     _check_usable(unit)
     if begin:
         _begin(box, found, spec)
@@ -73,15 +77,28 @@ def started(box: Box, name: str, spec: str, *, begin: bool, step_s: float, keep_
     while True:
         found = _instance.observe(box.run, name, box.sysroot)
         if serves(found, spec):
-            return Outcome(True, f"{unit.name} answered a completion", found, before, line(found))
+            return Outcome(True, f"{unit.name} answered a completion", found, before, line(found), booted=True)
         if failure := failure_of(found, keep_trying=keep_trying) or _overdue(box, found):
             if not keep_trying:
                 _systemctl(box, "stop", unit.name)
             said = _why(box, name, failure, was_stopped=not keep_trying)
-            return Outcome(True, said, found, before, line(found), failed=True)
+            return Outcome(True, said, found, before, line(found), failed=True, booted=True)
         if box.clock() >= deadline:
-            return Outcome(True, _progress(box, name), found, before, line(found), finished=False)
+            said = _progress(box, name)
+            return Outcome(True, said, found, before, line(found), finished=False, booted=True)
         box.sleep(_POLL_S)
+
+
+def _enabled(box: Box, found: _instance.Instance) -> Outcome:
+    """Have what serves as it should start at the next boot as well; that is no reason to start it anew."""
+    unit, before = found.unit, line(found)
+    if unit.enabled:
+        return Outcome(False, f"{unit.name} serves what it should", found, before, before)
+    after = wanted_line(found, found.running_spec)
+    if box.check_mode:
+        return Outcome(True, f"{unit.name} would be enabled", found, before, after)
+    _systemctl(box, "enable", unit.name)
+    return Outcome(True, f"{unit.name} serves what it should, and was enabled", found, before, after)
 
 
 def _check_usable(unit: _instance.Unit) -> None:
@@ -111,8 +128,7 @@ def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
     if box.check_mode:
         return Outcome(True, f"{unit.name} would be stopped", found, before, f"{unit.name}: inactive")
     if remove and unit.load_state != "not-found":
-        # What systemd cannot read it does not stop either, unless it runs.
-        _systemctl(box, "disable", *([] if unit.unusable and not running else ["--now"]), unit.name)
+        disabled(box, found)
     elif running:
         _systemctl(box, "stop", unit.name)
     for path in files:
@@ -127,6 +143,20 @@ def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
     _status.StatusFile(name, box.status_folder).forget()
     found = _instance.observe(box.run, name, box.sysroot)
     return Outcome(True, f"{unit.name} was {'removed' if remove else 'stopped'}", found, before, line(found))
+
+
+def disabled(box: Box, found: _instance.Instance) -> None:
+    """Stop an instance, and have no boot start it again; where it cannot be disabled, it is stopped all the same."""
+    unit = found.unit
+    running = unit.active_state not in {"inactive", "failed"} or bool(found.container and found.container.running)
+    # What systemd cannot read it does not stop either, unless it runs.
+    now = [] if unit.unusable and not running else ["--now"]
+    try:
+        _systemctl(box, "disable", *now, unit.name)
+    except _instance.UnitError:
+        if now:
+            box.run(["systemctl", "stop", unit.name])
+        raise
 
 
 def remove_leftover(run: _docker.Run, instance: str, tell: c.Callable[[str], None]) -> None:
@@ -175,7 +205,13 @@ def _overdue(box: Box, found: _instance.Instance) -> str:
 def line(found: _instance.Instance) -> str:
     """Return the state of an instance in one line."""
     spec = f", {short(found.running_spec)}" if found.running_spec else ""
-    return f"{found.unit.name}: {found.unit.active_state}{spec}"
+    boot = ", disabled" if found.unit.serving and not found.unit.enabled else ""
+    return f"{found.unit.name}: {found.unit.active_state}{spec}{boot}"
+
+
+def wanted_line(found: _instance.Instance, spec: str) -> str:
+    """Return what that line is to be, where an instance is to serve something."""
+    return f"{found.unit.name}: active, {short(spec)}"
 
 
 def short(spec: str) -> str:

@@ -315,6 +315,11 @@ def changes(units: c.Sequence[c.Mapping[str, t.Any]], observed: c.Mapping[str, t
         verb = "restart" if name in replaced else "start"
         what = "it serves something else" if name in replaced else "it does not serve yet"
         lines.append(f"{verb} vllm-{name} (model role {role}, port {port}): {what}")
+    lines += [
+        f"enable vllm-{name}: it serves, and would not start at the next boot"
+        for name in wanted
+        if name not in starting and not there[name].get("enabled", True)
+    ]
     if lines and last.get("reason") and last["specs"] == {name: one["spec"] for name, one in wanted.items()}:
         lines.append(f"try again what failed the last time: {last['reason']}")
     return {

@@ -23,6 +23,7 @@ class FakeBox:
         self.states = list(states)
         self.spec = spec
         self.calls: list[str] = []
+        self.refused: set[str] = set()
         self.root = folder / "root"
         units = self.root / _instance.UNIT_FOLDER
         units.mkdir(parents=True)
@@ -65,7 +66,7 @@ class FakeBox:
             }
             return 0, json.dumps([found]), ""
         self.calls.append(" ".join(argv[1:]))
-        return 0, "", ""
+        return (1, "", "Failed: Read-only file system") if argv[1] in self.refused else (0, "", "")
 
     def started(self, *, begin: bool = True, step_s: float = 0.0, keep_trying: bool = False) -> _converge.Outcome:
         """Ask for SPEC."""
@@ -108,6 +109,20 @@ def test_a_disabled_unit_is_enabled(tmp_path: pathlib.Path) -> None:
     box = FakeBox(tmp_path, "ActiveState=inactive SubState=dead UnitFileState=disabled", STARTING)
     box.started()
     assert f"enable {UNIT}" in box.calls
+
+
+def test_an_engine_that_serves_and_is_disabled_is_enabled_and_not_started_anew(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, ACTIVE.replace("enabled", "disabled"), spec=SPEC)
+    outcome = box.started()
+    assert (outcome.changed, outcome.booted, box.calls) == (True, False, [f"enable {UNIT}"])
+    assert (outcome.before, outcome.after) == (f"{outcome.after}, disabled", f"{UNIT}: active, spec {SPEC[:12]}")
+
+
+def test_an_engine_that_comes_up_between_two_steps_was_started_all_the_same(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, STOPPED, STARTING, STARTING, ACTIVE, spec=SPEC)
+    first = box.started()
+    assert (first.finished, first.booted) == (False, True)
+    assert box.started(begin=False).finished
 
 
 def test_a_start_of_the_same_engine_that_is_under_way_is_joined(tmp_path: pathlib.Path) -> None:
@@ -228,6 +243,14 @@ def test_a_unit_that_systemd_cannot_read_is_removed_all_the_same(tmp_path: pathl
     # "systemctl stop" fails with "not loaded" where such a unit does not run.
     assert box.calls[0] == f"disable {now}{UNIT}"
     assert not (box.root / _instance.UNIT_FOLDER / UNIT).exists()
+
+
+def test_what_cannot_be_disabled_is_stopped_all_the_same(tmp_path: pathlib.Path) -> None:
+    box = FakeBox(tmp_path, ACTIVE, spec=SPEC)
+    box.refused = {"disable"}
+    with pytest.raises(_instance.UnitError, match="disable --now"):
+        _converge.stopped(box.box, "writer", remove=True)
+    assert box.calls == [f"disable --now {UNIT}", f"stop {UNIT}"]
 
 
 def test_a_unit_of_somebody_else_is_left_alone(tmp_path: pathlib.Path) -> None:

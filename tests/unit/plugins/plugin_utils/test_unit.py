@@ -177,6 +177,13 @@ def test_a_box_changes_into_exactly_what_is_named(
     assert len(changes["announcement"]) == len(leaving) + len(starting)
 
 
+def test_an_engine_that_serves_and_is_disabled_is_announced_and_not_started() -> None:
+    disabled = {"placed": ["writer"], "instances": {"writer": {**OBSERVED["instances"]["writer"], "enabled": False}}}
+    changes = _unit.changes([wanted("writer", "w")], disabled)
+    assert changes["starting"] == []
+    assert changes["announcement"] == ["enable vllm-writer: it serves, and would not start at the next boot"]
+
+
 def test_an_engine_that_runs_but_has_not_answered_yet_is_not_taken_for_serving() -> None:
     booting = {"placed": ["writer"], "instances": {"writer": {**OBSERVED["instances"]["writer"], "active_state": "x"}}}
     assert _unit.changes([wanted("writer", "w")], booting)["starting"] == ["writer"]
