@@ -344,6 +344,10 @@ def switch() -> int:
     except _switch.FAILURES as error:  # while going back: systemd calls this again
         announce(status, "switch", str(error), failed=True)
         return 1
+    except _switch.StuckError as error:  # nothing comes of calling this again before somebody has seen to the box
+        status.write(_status.Status("switch", str(error), True, time.time()))
+        _journal.error(_deployment.UNIT, str(error))
+        return 0
     if last is None:
         say("no switch is under way")
         return 0

@@ -74,7 +74,10 @@ class Deployment:
         if begin and not self._joins(wanted.id):
             diff = self.differences(wanted)
             if not diff:
-                return self._prove(wanted, prove)
+                return self._prove(wanted.members, prove, wanted)
+            sick = self._prove(self._staying(wanted), prove, wanted)
+            if sick.failed:
+                return dataclasses.replace(sick, message=f"{sick.message} Nothing was changed on this box.", diff=[])
             if self.box.check_mode:
                 return Outcome(True, f"generation {wanted.id} would serve {wanted.about}", wanted.id, diff=diff)
             self.store.stage(wanted)
@@ -105,7 +108,7 @@ class Deployment:
             return Outcome(True, f"generation {wanted.id} would serve again: {wanted.about}", wanted.id, diff=diff)
         if not self._joins(wanted.id):
             self.store.stage(wanted)
-            self._ask(wanted, undo=undo)
+            self._ask(wanted, undo=undo, return_to=True)
         return dataclasses.replace(self._reach(wanted.id, step_s), diff=diff)
 
     def _undone(self, last: _generation.Last) -> str:
@@ -172,8 +175,7 @@ class Deployment:
         for name, spec in wanted.specs.items():
             there = _instance.observe(self.box.run, name, self.box.sysroot)
             if not (_converge.serves(there, spec) and there.unit.enabled):
-                after = f"{there.unit.name}: active, {_converge.short(spec)}"
-                found.append(_states(_converge.line(there), after))
+                found.append(_states(_converge.line(there), _converge.wanted_line(there, spec)))
             recorded = str(self.store.record(name).get("spec", ""))
             if recorded != spec:  # lost or damaged: what is in it has to be proven again
                 before = _converge.short(recorded) if recorded else "none"
@@ -210,9 +212,24 @@ class Deployment:
             "under_way": marker.to if marker else "",
         }
 
-    def _prove(self, wanted: _generation.Generation, prove: c.Callable[..., _proof.Proof]) -> Outcome:
+    def _staying(self, wanted: _generation.Generation) -> tuple[_generation.Member, ...]:
+        """Return the instances of a generation that run on whatever is done about the others."""
+        return tuple(
+            one
+            for one in wanted.members
+            if _converge.serves(_instance.observe(self.box.run, one.name, self.box.sysroot), one.spec)
+            and self.store.record(one.name).get("spec") == one.spec
+        )
+
+    def _prove(
+        self,
+        members: c.Iterable[_generation.Member],
+        prove: c.Callable[..., _proof.Proof],
+        wanted: _generation.Generation,
+    ) -> Outcome:
+        """Prove what is not to be touched: where it was wrong before, nothing that is done to others may be blamed."""
         busy = []
-        for one in wanted.members:
+        for one in members:
             proof = prove(one.name, one.settings, booted=False)
             if proof.busy:
                 busy.append(f"{proof.reason} It was not touched: nothing of it has changed, and others keep it busy.")
@@ -236,7 +253,7 @@ class Deployment:
             raise DeploymentError(f"another switch is under way ({way}); wait until it has ended, and run this again.")
         return True
 
-    def _ask(self, wanted: _generation.Generation, *, undo: bool = False) -> None:
+    def _ask(self, wanted: _generation.Generation, *, undo: bool = False, return_to: bool = False) -> None:
         self._check_secrets(wanted)
         ledger = self.store.ledger()
         before = ledger.serving or next(iter(ledger.good), "")
@@ -254,6 +271,7 @@ class Deployment:
                 asked=uuid.uuid4().hex,
                 keep=self.keep,
                 undo=undo,
+                return_to=return_to,
             )
         )
         self._run_unit()

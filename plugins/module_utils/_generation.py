@@ -30,6 +30,8 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils import _files, _instance
 
 STATE_FOLDER: t.Final = "var/lib/gb10-fleet"
+# How far a switch is, where that cannot be written to the disk.
+_VOLATILE: t.Final = "run/gb10-fleet/switch.json"
 _PUBLIC: t.Final = 0o644
 _SECRET: t.Final = 0o600
 _ID_DIGITS: t.Final = 12
@@ -139,7 +141,7 @@ class Marker:
     ``step`` is one of asked, stopping, placing, starting, proving. ``failed_at`` is in seconds since the epoch,
     ``failed_up_s`` in seconds of the clock that does not jump, and 0 once the box has restarted. ``asked`` tells this
     switch from every other one. ``undo`` says that what served before is to be no generation to go back to. ``tries``
-    counts how often something on the box was in the way of going back.
+    counts how often something on the box was in the way. ``return_to`` says that it is asked for what served before.
     """
 
     to: str
@@ -155,6 +157,7 @@ class Marker:
     keep: int = 3
     undo: bool = False
     tries: int = 0
+    return_to: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,6 +197,7 @@ class Store:
         self.folder = sysroot / STATE_FOLDER
         self._generations = self.folder / "generations"
         self._marker = self.folder / "switch.json"
+        self._volatile = sysroot / _VOLATILE
         self._ledger = self.folder / "deployment.json"
 
     def stage(self, generation: Generation) -> None:
@@ -249,7 +253,8 @@ class Store:
 
     def marker(self) -> Marker | None:
         """Return the switch that is under way, or None."""
-        return _marker(self._marker)
+        found, further = _marker(self._marker), _marker(self._volatile)
+        return further if found and further and further.asked == found.asked else found
 
     @property
     def unreadable(self) -> bool:
@@ -264,12 +269,22 @@ class Store:
         return aside
 
     def mark(self, marker: Marker) -> None:
-        """Say how far the switch is."""
+        """Say that a switch is under way."""
         self._write(self._marker, dataclasses.asdict(marker))
+
+    def mark_progress(self, marker: Marker) -> None:
+        """Say how far the switch is; where the disk takes nothing any more, that is known until the box goes down."""
+        try:
+            self.mark(marker)
+        except OSError:
+            self._write(self._volatile, dataclasses.asdict(marker))
+        else:
+            self._volatile.unlink(missing_ok=True)
 
     def unmark(self) -> None:
         """Say that no switch is under way."""
         self._marker.unlink(missing_ok=True)
+        self._volatile.unlink(missing_ok=True)
         _files.sync_folder(self.folder)
 
     def ledger(self) -> Ledger:

@@ -15,6 +15,7 @@ Note that this module util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import contextlib
 import dataclasses
 import time
 import typing as t
@@ -42,10 +43,17 @@ class SwitchError(Exception):
     """An instance did not come up, or its proof failed. The text says which, and why."""
 
 
+class StuckError(Exception):
+    """A switch has come to its end, and the box takes no word of that. The text says how it ended, and why."""
+
+
 # The unit of the daemon beside each rank of a serving group.
 _PEER_UNIT: t.Final = f"/{_instance.UNIT_FOLDER}/gb10-fleet-peer@.service"
 
-# How often going back is tried where something on the box is in the way: ten minutes, with the pauses of its unit.
+# What systemd says of a box that is not being shut down (`systemctl is-system-running`, systemctl(1)).
+_UP: t.Final = frozenset({"initializing", "starting", "running", "degraded", "maintenance"})
+
+# How often it is tried again where something on the box is in the way: ten minutes, with the pauses of its unit.
 _TRIES: t.Final = 40
 
 # What fails a switch, and so has the box go back.
@@ -85,9 +93,12 @@ class Switch:
                 wanted = self.store.load(marker.to)
                 proofs = self._bring(marker, wanted)
             except FAILURES as error:
+                if self._goes_down():
+                    self._try_again(marker, error)
                 marker = self._turned(marker, str(error))
             else:
-                return self._commit(marker, wanted, proofs)
+                said = f"generation {wanted.id} serves and has answered: {wanted.about}"
+                return self._ending(marker, said, lambda: self._commit(marker, wanted, proofs))
         return self._go_back(marker)
 
     def _resumed(self, marker: _generation.Marker) -> _generation.Marker:
@@ -99,15 +110,20 @@ class Switch:
         elsewhere = marker.before != marker.to if marker.before else marker.restarts > 1
         if not marker.back and marker.step in _RISKY and elsewhere:
             return self._turned(marker, "the box restarted while it was starting.")
-        self.store.mark(marker)
+        self.store.mark_progress(marker)
         return marker
+
+    def _goes_down(self) -> bool:
+        """Whether it is the box that fails, because it is shut down or has no systemd to ask, and no engine."""
+        _code, out, _err = self.box.run(["systemctl", "is-system-running"])
+        return out.strip() not in _UP
 
     def _turned(self, marker: _generation.Marker, reason: str) -> _generation.Marker:
         """Decide to go back, for good."""
         self.tell(f"generation {marker.to} failed: {reason}")
         now, up_s = self.now(), self.box.clock()
         marker = dataclasses.replace(marker, back=True, reason=reason, failed_at=now, failed_up_s=up_s, step="asked")
-        self.store.mark(marker)
+        self.store.mark_progress(marker)
         return marker
 
     def _bring(self, marker: _generation.Marker, wanted: _generation.Generation) -> dict[str, _proof.Proof]:
@@ -133,8 +149,9 @@ class Switch:
             proven = str(self.store.record(one.name).get("spec", "")) == one.spec
             asked = one.name in booted or not proven
             proof = self.prove(one, asked)
-            # What was not touched, and is kept busy by others, is as good as it was.
-            if not proof.ok and (asked or not proof.busy):
+            # What was not touched, and is kept busy by others, is as good as it was. Where the box goes back, whatever
+            # is wrong with it does not come of that, and is no reason to go anywhere else.
+            if not proof.ok and (asked or not (proof.busy or marker.back or marker.return_to)):
                 raise SwitchError(f"{proof.reason}")
             proofs[one.name] = proof
         return proofs
@@ -151,7 +168,7 @@ class Switch:
             # Not enabled either, so that a boot in the middle of this does not start what is half replaced.
             self.tell(f"stopping {_instance.container_name(name)}")
             if found.unit.load_state != "not-found":
-                self._systemctl("disable", "--now", found.unit.name)
+                _converge.disabled(self.box, found)
             _converge.remove_leftover(self.box.run, name, self.tell)
 
     def _remove_others(self, names: c.Container[str]) -> None:
@@ -182,15 +199,17 @@ class Switch:
 
     def _start(self, member: _generation.Member, *, keep_trying: bool) -> bool:
         """Serve an instance, and return whether it had to be started."""
-        begin, said = True, ""
+        begin, booted, said = True, False, ""
         while True:
             outcome = _converge.started(
                 self.box, member.name, member.spec, begin=begin, step_s=_STEP_S, keep_trying=keep_trying
             )
             if outcome.failed:
                 raise SwitchError(outcome.message)
+            # It may have come up between two steps, so that the last one finds it serving.
+            booted = booted or outcome.booted
             if outcome.finished:
-                return outcome.changed
+                return booted
             if outcome.message != said:
                 said = outcome.message
                 self.tell(f"{_instance.container_name(member.name)}: {said}")
@@ -211,7 +230,7 @@ class Switch:
             outcome="served",
             message=(
                 f"generation {wanted.id} serves and has answered: {wanted.about}{self._unproven(wanted)}"
-                f"{self._watch(wanted)}"
+                f"{_untouched_and_wrong(proofs)}{self._watch(wanted)}"
             ),
             at=at,
             asked=marker.asked,
@@ -320,15 +339,15 @@ class Switch:
                 f"{failed} It is what the box served before, so there is nothing to go back to; what of it runs was "
                 "left alone."
             )
-            return self._end_back(dataclasses.replace(last, message=message))
+            return self._end_back(marker, dataclasses.replace(last, message=message))
         try:
             wanted = self.store.load(marker.before) if marker.before else _generation.Generation()
         except _generation.GenerationError as error:
             message = f"{failed.rstrip('.')}. {self._stop_failed(marker, f'Nothing was restored: {error}.')}"
-            return self._end_back(dataclasses.replace(last, message=message))
+            return self._end_back(marker, dataclasses.replace(last, message=message))
         self.tell(f"going back to {f'generation {wanted.id}' if marker.before else 'an empty box'}: {wanted.about}")
         try:
-            self._bring(marker, wanted)
+            proofs = self._bring(marker, wanted)
         except (SwitchError, _generation.GenerationError, OSError, _instance.UnitError) as error:
             if not isinstance(error, SwitchError | _generation.GenerationError):
                 self._try_again(marker, error)
@@ -336,21 +355,26 @@ class Switch:
                 f"{failed} Generation {wanted.id} ({wanted.about}), which served before, could not be restored: "
                 f"{str(error).rstrip('.')}. {self._leave(wanted)}"
             )
-            return self._end_back(dataclasses.replace(last, message=message))
+            return self._end_back(marker, dataclasses.replace(last, message=message))
         if not marker.before:
             message = f"{failed} No generation served before it, so the box serves nothing now."
-            return self._end_back(dataclasses.replace(last, message=message))
+            return self._end_back(marker, dataclasses.replace(last, message=message))
         took = self._since_failure(marker)
         # Nobody knows how long the box was down where its clock was turned back meanwhile.
         answered = f", answering {took:.0f} s after the failure" if took > 0 else ""
         message = f"{failed} Generation {wanted.id} was restored and serves again{answered}: {wanted.about}."
-        message += self._watch(wanted).removeprefix(".")
-        return self._end_back(dataclasses.replace(last, outcome="restored", message=message, restored_s=round(took, 1)))
+        if not wanted.members:
+            message = f"{failed} The box serves nothing again, as it did before."
+        notes = f"{_untouched_and_wrong(proofs)}{self._watch(wanted)}".removeprefix(".")
+        message += f"{notes}." if notes else ""
+        return self._end_back(
+            marker, dataclasses.replace(last, outcome="restored", message=message, restored_s=round(took, 1))
+        )
 
     def _try_again(self, marker: _generation.Marker, error: Exception) -> None:
         """Have systemd run this again, for as long as what is in the way may pass by itself."""
         if marker.tries < _TRIES:
-            self.store.mark(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
+            self.store.mark_progress(dataclasses.replace(self.store.marker() or marker, tries=marker.tries + 1))
             raise error
 
     def _stop_failed(self, marker: _generation.Marker, why: str) -> str:
@@ -394,7 +418,8 @@ class Switch:
                 self.box.run(["systemctl", "start", "--no-block", unit])
                 tried.append(unit)
             else:
-                self.box.run(["systemctl", "disable", "--now", unit])
+                with contextlib.suppress(_instance.UnitError):
+                    _converge.disabled(self.box, _instance.observe(self.box.run, one.name, self.box.sysroot))
                 stopped.append(unit)
         said = [f"systemd goes on with {', '.join(tried)}."] if tried else []
         if stopped:
@@ -416,10 +441,19 @@ class Switch:
             return self.box.clock() - marker.failed_up_s
         return max(0.0, self.now() - marker.failed_at)
 
-    def _end_back(self, last: _generation.Last) -> _generation.Last:
+    def _end_back(self, marker: _generation.Marker, last: _generation.Last) -> _generation.Last:
         ledger = self.store.ledger()
         serving = ledger.serving if last.outcome == "restored" or last.before == last.to else ""
-        return self._end(dataclasses.replace(ledger, serving=serving, last=dataclasses.replace(last, at=self.now())))
+        ledger = dataclasses.replace(ledger, serving=serving, last=dataclasses.replace(last, at=self.now()))
+        return self._ending(marker, last.message, lambda: self._end(ledger))
+
+    def _ending(self, marker: _generation.Marker, said: str, end: c.Callable[[], _generation.Last]) -> _generation.Last:
+        """Write down how a switch has ended: again and again where the disk takes nothing, and not for ever."""
+        try:
+            return end()
+        except OSError as error:
+            self._try_again(marker, error)
+            raise StuckError(f"{said.rstrip('.')}. But nobody could write that down: {error}.") from error
 
     def _end(self, ledger: _generation.Ledger) -> _generation.Last:
         self.store.keep_ledger(ledger)
@@ -427,8 +461,9 @@ class Switch:
 
     def _ended(self) -> _generation.Last:
         ledger = self.store.ledger()
-        self.store.unmark()
+        # Pruned first: as soon as the marker is gone, another run may stage what it wants.
         self.store.prune(ledger.serving, ledger.last.before)
+        self.store.unmark()
         return ledger.last
 
     def _specs(self, name: str) -> dict[str, str]:
@@ -438,12 +473,18 @@ class Switch:
             return {}
 
     def _at(self, marker: _generation.Marker, step: str) -> None:
-        self.store.mark(dataclasses.replace(marker, step=step))
+        self.store.mark_progress(dataclasses.replace(marker, step=step))
 
     def _systemctl(self, *arguments: str) -> None:
         code, _out, err = self.box.run(["systemctl", *arguments])
         if code != 0:
             raise _instance.UnitError(f"`systemctl {' '.join(arguments)}` failed: {err.strip()}")
+
+
+def _untouched_and_wrong(proofs: c.Mapping[str, _proof.Proof]) -> str:
+    """Return what is to be said of engines that a box which goes back has not touched, and that fail their proof."""
+    wrong = [proof.reason.rstrip(".") for proof in proofs.values() if not (proof.ok or proof.busy)]
+    return f". But what runs on as it was is not as it should be: {'; '.join(wrong)}" if wrong else ""
 
 
 def _stamp(at: float) -> str:

@@ -75,7 +75,8 @@ class Box:
     started and somebody sleeps, as long as it is ``minded``. ``turned_s`` is how far its wall clock is off. ``timers``
     are the instances that are watched, ``masked`` those whose timer is masked, and ``jammed`` those whose timer systemd
     does not start. ``peers`` are the daemons that were started anew, with the engines at that moment, and
-    ``stubborn`` says that systemd does not do that.
+    ``stubborn`` says that systemd does not do that. ``up`` is whether there is a systemd to ask, and ``read_only``
+    whether the disk takes nothing any more; what is in /run is not on the disk.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -102,6 +103,8 @@ class Box:
         self.images = {IMAGE}
         self.program = False
         self.minded = True
+        self.up = True
+        self.read_only = False
         boot_id = folder / "proc/sys/kernel/random/boot_id"
         boot_id.parent.mkdir(parents=True)
         boot_id.write_text("boot-1\n")
@@ -118,6 +121,8 @@ class Box:
         """Answer a command."""
         if argv[:2] == ["systemctl", "show"]:
             return 0, self.show(argv[-1].removeprefix("vllm-").removesuffix(".service")), ""
+        if argv[:2] == ["systemctl", "is-system-running"]:
+            return (0, "running\n", "") if self.up else (1, "", "Failed to connect to bus")
         if argv[:3] == ["docker", "container", "inspect"]:
             return self.inspect(argv[3].removeprefix("vllm-"))
         if argv[:3] == ["docker", "image", "inspect"]:
@@ -130,6 +135,8 @@ class Box:
             return (1, "", "Job failed.") if self.stubborn else (0, "", "")
         if argv[0] == "systemctl" and argv[-1] == _deployment.UNIT:
             self.program = argv[1] == "start" or self.program
+        elif argv[0] == "systemctl" and argv[1] in {"enable", "disable"} and self.read_only:
+            return 1, "", f"Failed to {argv[1]} unit: Read-only file system"
         elif argv[0] == "systemctl":
             name = argv[-1].removeprefix("vllm-").removesuffix(".service")
             self.systemctl(argv[1], "--now" in argv, name)
@@ -176,6 +183,12 @@ class Box:
             self.engines[name] = found[1]
         if len(set(self.engines) - {"neighbour"}) > 1:
             raise AssertionError(f"two engines at once: {self.engines}")
+
+    def write(self, path: pathlib.Path) -> None:
+        """Count that a file is written or removed, and refuse it on a disk that takes nothing."""
+        self.step()
+        if self.read_only and not path.is_relative_to(self.root / "run"):
+            raise OSError(30, "Read-only file system", str(path))
 
     def unit_file(self, name: str) -> pathlib.Path:
         """Return where the unit file of an instance lies."""
@@ -289,22 +302,22 @@ class Boxes:
         write, unlink = _files.write, pathlib.Path.unlink
 
         def counted_write(wanted: _files.Wanted) -> None:
-            self.step()
+            self.write(wanted.path)
             write(wanted)
 
         def counted_unlink(path: pathlib.Path, missing_ok: bool = False) -> None:
             if path.exists() and not path.name.endswith(".new"):
-                self.step()
+                self.write(path)
             unlink(path, missing_ok)
 
         monkeypatch.setattr(_files.os, "fsync", lambda _descriptor: None)  # many boxes, and none of them loses power
         monkeypatch.setattr(_files, "write", counted_write)
         monkeypatch.setattr(pathlib.Path, "unlink", counted_unlink)
 
-    def step(self) -> None:
-        """Count a step of the last box."""
+    def write(self, path: pathlib.Path) -> None:
+        """Count what is written to the disk of the last box, or removed from it."""
         if self.last:
-            self.last.step()
+            self.last.write(path)
 
     def make(self, folder: pathlib.Path) -> Box:
         """Make a box."""

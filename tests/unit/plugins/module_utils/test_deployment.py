@@ -95,6 +95,45 @@ def test_a_busy_instance_hides_no_other_one_that_does_not_answer(box: Box) -> No
     assert "It hangs." in outcome.message
 
 
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_a_neighbour_that_was_wrong_before_is_not_blamed_on_what_is_deployed(box: Box, check_mode: bool) -> None:
+    both = generation(neighbour="beside", writer="old")
+    serve(box, both)
+    steps = box.steps
+
+    def prove(name: str, _settings: object, *, booted: bool) -> _proof.Proof:
+        assert (name, booted) == ("neighbour", False)
+        return _proof.Proof(False, "vllm-neighbour.service writes garbage.")
+
+    work = deployment(box, check_mode=check_mode)
+    outcome = work.serve(generation(neighbour="beside", writer="new"), begin=True, step_s=60, prove=prove)
+    assert (outcome.changed, outcome.failed) == (False, True)
+    assert "vllm-neighbour.service writes garbage." in outcome.message
+    assert (
+        "`systemctl restart vllm-neighbour.service` starts it anew. Nothing was changed on this box." in outcome.message
+    )
+    assert (box.steps, box.store.marker()) == (steps, None)
+
+
+def test_a_box_goes_back_whatever_is_wrong_with_a_neighbour(box: Box) -> None:
+    serve(box, generation(neighbour="beside", writer="old"))
+    serve(box, generation(neighbour="beside", writer="new"))
+    box.wrong.add("beside")
+    outcome = deployment(box).go_back("", undo=False, begin=True, step_s=60)
+    assert (outcome.failed, box.engines["writer"]) == (False, "old")
+    assert "But what runs on as it was is not as it should be: neighbour writes garbage" in outcome.message
+
+
+def test_a_disabled_engine_is_said_to_be_enabled(box: Box) -> None:
+    serve(box, OLD)
+    box.enabled.clear()
+    outcome = serve(box, OLD)
+    assert "vllm-writer.service: active, spec old, disabled\n -> vllm-writer.service: active, spec old" in shown(
+        outcome
+    )
+    assert (outcome.changed, outcome.failed, box.starts) == (True, False, ["old"])
+
+
 def test_a_file_that_was_edited_by_hand_is_put_right_without_a_restart(box: Box) -> None:
     serve(box, OLD)
     unit = box.unit_file("writer")

@@ -17,6 +17,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _converge,
     _generation,
     _instance,
+    _proof,
     _soak_engine,
     _switch,
 )
@@ -224,6 +225,143 @@ def test_a_way_back_that_leads_nowhere_ends(box: Box, monkeypatch: pytest.Monkey
     last = box.store.ledger().last
     assert last.outcome == "down"
     assert "could not be restored: [Errno 30] Read-only file system" in last.message
+
+
+def finish(box: Box) -> tuple[int, str]:
+    """Run the program as often as systemd does, and return how often that was and what it ended with."""
+    for tries in range(1, 100):
+        try:
+            last = box.switch()
+        except (OSError, _instance.UnitError):
+            continue
+        except _switch.StuckError as error:
+            return tries, str(error)
+        return tries, last.message if last else ""
+    raise AssertionError("it goes on for ever")
+
+
+@pytest.mark.parametrize("new", [NEW, SAME_NAME], ids=["another name", "the same name"])
+def test_what_fails_on_a_disk_that_takes_nothing_any_more_is_stopped_and_not_tried_for_ever(
+    box: Box, monkeypatch: pytest.MonkeyPatch, new: _generation.Generation
+) -> None:
+    prove = box.prove
+
+    def broken(member: _generation.Member, booted: bool) -> _proof.Proof:
+        box.read_only = box.read_only or member.spec == "new"
+        return prove(member, booted)
+
+    box.serve(OLD)
+    box.wrong.add("new")
+    monkeypatch.setattr(box, "prove", broken)
+    box.ask(new)
+    with pytest.raises((_instance.UnitError, OSError)):
+        box.switch()
+    assert box.engines == {}
+    tries, said = finish(box)
+    assert tries > 10
+    assert f"generation {new.id} failed:" in said
+    assert "writes garbage" in said
+    assert "could not be restored" in said
+    assert "nobody could write that down: [Errno 30] Read-only file system" in said
+    assert "new" not in box.engines.values()
+    # As soon as the disk takes something again, the next one who looks finishes it.
+    box.read_only = False
+    finish(box)
+    assert box.store.ledger().last.outcome in {"restored", "down"}
+    assert box.store.marker() is None
+    assert "new" not in box.engines.values()
+
+
+def test_a_switch_whose_end_nobody_could_write_down_is_finished_later(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prove = box.prove
+
+    def full(member: _generation.Member, booted: bool) -> _proof.Proof:
+        box.read_only = True
+        return prove(member, booted)
+
+    box.serve(OLD)
+    with monkeypatch.context() as patched:
+        patched.setattr(box, "prove", full)
+        box.ask(NEW)
+        _tries, said = finish(box)
+    assert said.startswith(f"generation {NEW.id} serves and has answered: vllm-reader")
+    assert box.engines == {"reader": "new"}
+    box.read_only = False
+    assert finish(box)[0] == 1
+    assert box.store.ledger().last.outcome == "served"
+    assert box.serves(NEW)
+    assert box.starts == ["old", "new"]
+
+
+def test_how_far_it_is_outlives_a_disk_that_takes_nothing_and_no_other_switch(box: Box) -> None:
+    box.ask(OLD)
+    asked = box.store.marker()
+    assert asked is not None
+    box.read_only = True
+    box.store.mark_progress(dataclasses.replace(asked, tries=3))
+    assert box.store.marker() == dataclasses.replace(asked, tries=3)
+    with pytest.raises(OSError, match="Read-only"):  # what begins has to be on the disk
+        box.store.mark(dataclasses.replace(asked, asked="another"))
+    box.read_only = False
+    box.store.mark(dataclasses.replace(asked, asked="another"))
+    assert box.store.marker() == dataclasses.replace(asked, asked="another")
+
+
+def test_a_box_that_is_shut_down_is_no_failure_of_what_it_starts(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.serve(OLD)
+    run = box.run
+
+    def shut_down(argv: list[str]) -> tuple[int, str, str]:
+        if argv[:2] == ["systemctl", "show"] and box.starts[-1] == "new":
+            box.up = False
+            return 1, "", "Failed to get properties: Transport endpoint is not connected"
+        return run(argv)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(box, "run", shut_down)
+        box.ask(NEW)
+        with pytest.raises(_instance.UnitError, match="Transport endpoint"):
+            box.switch()
+    marker = box.store.marker()
+    assert marker is not None
+    assert (marker.back, marker.reason, marker.tries) == (False, "", 1)
+    box.up = True
+    box.restart()
+    last = box.switch()
+    assert last is not None
+    assert (last.outcome, last.reason) == ("restored", "the box restarted while it was starting.")
+
+
+def test_an_engine_that_serves_and_is_disabled_is_not_started_anew(box: Box) -> None:
+    box.serve(OLD)
+    box.enabled.clear()
+    assert box.serve(OLD).outcome == "served"
+    assert box.starts == ["old"]
+    assert box.serves(OLD)
+    assert box.proven[-1] == ("old", False)
+
+
+def test_what_is_wrong_with_a_neighbour_keeps_no_box_from_going_back(box: Box) -> None:
+    box.serve(WITH_NEIGHBOUR)
+    before = box.store.record("neighbour")
+    box.wrong |= {"new", "beside"}
+    last = box.serve(NEIGHBOUR_STAYS)
+    assert last.outcome == "restored"
+    assert last.message.endswith("But what runs on as it was is not as it should be: neighbour writes garbage.")
+    assert box.store.ledger().serving == WITH_NEIGHBOUR.id
+    assert box.serves(WITH_NEIGHBOUR)
+    assert box.store.record("neighbour")["proof"] == before["proof"]
+
+
+def test_going_back_to_nothing_says_so(box: Box) -> None:
+    box.serve(OLD)
+    box.serve(NOTHING)
+    box.wrong.add("new")
+    last = box.serve(NEW)
+    assert last.message.endswith("The box serves nothing again, as it did before.")
+    assert box.engines == {}
 
 
 def with_secrets(box: Box, base: _generation.Generation, *names: str) -> tuple[_generation.Generation, pathlib.Path]:
