@@ -75,14 +75,24 @@ class Deployment:
             diff = self.differences(wanted)
             if not diff:
                 return self._prove(wanted.members, prove, wanted)
-            sick = self._prove(self._staying(wanted), prove, wanted)
-            if sick.failed:
-                return dataclasses.replace(sick, message=f"{sick.message} Nothing was changed on this box.", diff=[])
             if self.box.check_mode:
                 return Outcome(True, f"generation {wanted.id} would serve {wanted.about}", wanted.id, diff=diff)
             self.store.stage(wanted)
             self._ask(wanted)
         return dataclasses.replace(self._reach(wanted.id, step_s), diff=diff)
+
+    def ask_untouched(self, wanted: _generation.Generation, prove: c.Callable[..., _proof.Proof]) -> Outcome:
+        """Prove what a switch to a generation would not touch: what is wrong before it must not be blamed on it.
+
+        Where there is nothing to switch, nothing is asked: whoever has it served asks all of it.
+        """
+        if self._joins(wanted.id) or not self.differences(wanted):
+            return Outcome(False, f"generation {wanted.id} needs no switch", wanted.id)
+        found = self._prove(self._untouched(wanted), prove, wanted)
+        if not found.failed:
+            return Outcome(False, "what the switch would not touch answers", wanted.id)
+        message = f"{found.message} Nothing was done about the other engines of this box either."
+        return dataclasses.replace(found, message=message)
 
     def go_back(self, name: str, *, undo: bool, begin: bool, step_s: float) -> Outcome:
         """Serve a good generation again: that of a name, else the previous one.
@@ -212,7 +222,7 @@ class Deployment:
             "under_way": marker.to if marker else "",
         }
 
-    def _staying(self, wanted: _generation.Generation) -> tuple[_generation.Member, ...]:
+    def _untouched(self, wanted: _generation.Generation) -> tuple[_generation.Member, ...]:
         """Return the instances of a generation that run on whatever is done about the others."""
         return tuple(
             one
@@ -227,7 +237,6 @@ class Deployment:
         prove: c.Callable[..., _proof.Proof],
         wanted: _generation.Generation,
     ) -> Outcome:
-        """Prove what is not to be touched: where it was wrong before, nothing that is done to others may be blamed."""
         busy = []
         for one in members:
             proof = prove(one.name, one.settings, booted=False)

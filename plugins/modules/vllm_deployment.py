@@ -42,18 +42,21 @@ options:
       - V(previous) goes back to the good generation before the one that serves, or to O(generation).
       - V(undone) goes back to what served before the last switch, and to an empty box where nothing did.
       - V(settled) waits for a switch that an earlier run has begun, however it ends, and changes nothing else.
+      - V(untouched) asks the instances that a switch to O(instances) would not touch, and fails where one of them fails
+        its proof. It changes nothing, and asks nobody where the box serves O(instances) already.
     type: str
-    choices: [serving, previous, undone, settled]
+    choices: [serving, previous, undone, settled, untouched]
     default: serving
   instances:
     description:
-      - The instances, as P(gb10.fleet.vllm_units#filter) returns them. Used by V(serving).
+      - The instances, as P(gb10.fleet.vllm_units#filter) returns them. Used by V(serving) and V(untouched).
       - The secrets that they name have to lie on the box.
     type: list
     elements: dict
     default: []
   files:
-    description: The files that make them, as P(gb10.fleet.unit_files#filter) returns them. Used by V(serving).
+    description: The files that make them, as P(gb10.fleet.unit_files#filter) returns them. Used by V(serving) and
+        V(untouched).
     type: list
     elements: dict
     default: []
@@ -166,6 +169,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _status,
 )
 
+STATES = ["serving", "previous", "undone", "settled", "untouched"]
 FILE = {
     "dest": {"type": "path", "required": True},
     "content": {"type": "str"},
@@ -187,7 +191,7 @@ def main() -> None:
     """Begin the switch or join it, then wait for a moment."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["serving", "previous", "undone", "settled"], "default": "serving"},
+            "state": {"type": "str", "choices": STATES, "default": "serving"},
             "instances": {"type": "list", "elements": "dict", "default": []},
             "files": {"type": "list", "elements": "dict", "default": [], "options": FILE},
             "generation": {"type": "str", "default": ""},
@@ -214,6 +218,8 @@ def main() -> None:
     try:
         if given["state"] == "serving":
             outcome = work.serve(generation(given), prove=_proof.prove, **pace)
+        elif given["state"] == "untouched":
+            outcome = work.ask_untouched(generation(given), _proof.prove)
         elif given["state"] == "settled":
             outcome = work.settle(**pace)
         else:

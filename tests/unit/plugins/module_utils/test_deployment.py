@@ -97,22 +97,29 @@ def test_a_busy_instance_hides_no_other_one_that_does_not_answer(box: Box) -> No
 
 @pytest.mark.parametrize("check_mode", [False, True])
 def test_a_neighbour_that_was_wrong_before_is_not_blamed_on_what_is_deployed(box: Box, check_mode: bool) -> None:
-    both = generation(neighbour="beside", writer="old")
+    both, wanted = generation(neighbour="beside", writer="old"), generation(neighbour="beside", writer="new")
     serve(box, both)
-    steps = box.steps
+    steps, asked = box.steps, []
 
     def prove(name: str, _settings: object, *, booted: bool) -> _proof.Proof:
-        assert (name, booted) == ("neighbour", False)
-        return _proof.Proof(False, "vllm-neighbour.service writes garbage.")
+        asked.append((name, booted))
+        return _proof.Proof(not box.wrong, "vllm-neighbour.service writes garbage.")
 
     work = deployment(box, check_mode=check_mode)
-    outcome = work.serve(generation(neighbour="beside", writer="new"), begin=True, step_s=60, prove=prove)
+    assert not work.ask_untouched(wanted, prove).failed
+    assert asked == [("neighbour", False)]
+    box.wrong.add("beside")
+    outcome = work.ask_untouched(wanted, prove)
     assert (outcome.changed, outcome.failed) == (False, True)
     assert "vllm-neighbour.service writes garbage." in outcome.message
     assert (
-        "`systemctl restart vllm-neighbour.service` starts it anew. Nothing was changed on this box." in outcome.message
+        "`systemctl restart vllm-neighbour.service` starts it anew. Nothing was done about the other" in outcome.message
     )
     assert (box.steps, box.store.marker()) == (steps, None)
+    # Where nothing is to be switched, whoever has it served asks, and once is enough.
+    asked.clear()
+    assert not work.ask_untouched(both, prove).failed
+    assert asked == []
 
 
 def test_a_box_goes_back_whatever_is_wrong_with_a_neighbour(box: Box) -> None:
