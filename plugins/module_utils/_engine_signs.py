@@ -31,7 +31,7 @@ class Counters:
 
     ``kv_usage`` is the share of the KV cache in use, from 0 to 1 an engine. While a long prompt is computed chunk by
     chunk it alone changes: vLLM counts tokens and steps only where a step has an output, and a chunk has none, but it
-    publishes the state of its scheduler after every step (EngineCore and AsyncLLM of 0.32.0, read 2026-11-30).
+    publishes the state of its scheduler after every step (EngineCore and AsyncLLM of 0.32.0, read and seen 2026-11-30).
     """
 
     generation_tokens: int
