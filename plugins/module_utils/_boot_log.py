@@ -17,7 +17,8 @@ import dataclasses
 import re
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils._boot_errors import BootError, errors_of, first_error
+from ansible_collections.gb10.fleet.plugins.module_utils._boot_errors import BootError, first_error
+from ansible_collections.gb10.fleet.plugins.module_utils._boot_survival import Survival, survival
 from ansible_collections.gb10.fleet.plugins.module_utils._boot_warnings import warnings_of
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.module_utils._log_lines import LogLine, joined, read_lines
@@ -31,8 +32,6 @@ _N = r"(-?[\d,]+(?:\.\d+)?)"
 # The start of a boot; a log of a container that was restarted holds several, and only the last one counts.
 _STARTS = re.compile(r"vLLM (?:API )?server version |Launching vLLM \(v|[▀▄█] +version \d")
 _BEGUN = re.compile(r"Initializing a V\d LLM engine|Application startup complete|Traceback \(most recent call last\)")
-_READY = re.compile(r"Application startup complete\.")
-_STOPS = re.compile(r"\[shutdown\] API server: shutdown triggered|^Shutting down$")
 
 _VERSIONS = (
     re.compile(r"vLLM (?:API )?server version ([^\s,]+)"),
@@ -230,9 +229,9 @@ def parse_boot_logs(logs: t.Sequence[Log]) -> BootLog:
     """Read all logs of one boot together."""
     texts = [(log.name, last_boot(read_lines(log.text))) for log in logs]
     lines = [line for _name, part in texts for line in part]
-    errors = [error for name, part in texts for error in _lasting(name, part)]
+    outcomes = [survival(name, part) for name, part in texts]
+    errors = [error for outcome in outcomes for error in outcome.errors]
     first, certain = first_error(errors)
-    ready = any(_READY.search(line.message) for line in lines)
     findings = list(warnings_of(lines))
     if first is not None:
         findings.insert(0, first.as_finding())
@@ -243,7 +242,7 @@ def parse_boot_logs(logs: t.Sequence[Log]) -> BootLog:
     version = next((match[1] for rule in _VERSIONS for line in lines if (match := rule.search(line.message))), "")
     devices = (match for line in lines if (match := _DEVICE.search(line.message)))
     return BootLog(
-        state=_state(lines, ready, first),
+        state=_state(lines, outcomes, first),
         version=version.removeprefix("v"),
         device=next(((match[1] or {"GPU": "cuda", "CPU": "cpu"}[match[2]]) for match in devices), ""),
         backends=tuple(dict.fromkeys(backend for line in lines if (backend := _backend(line)))),
@@ -266,19 +265,6 @@ def last_boot(lines: list[LogLine]) -> list[LogLine]:
         elif _BEGUN.search(line.message):
             begun = True
     return lines[start:]
-
-
-def _lasting(name: str, lines: t.Sequence[LogLine]) -> list[BootError]:
-    """Return the errors that a boot did not survive: those after it was ready, or all where it never was.
-
-    A server that is told to stop complains that its engine is gone; that is no error.
-    """
-    ready = max((index for index, line in enumerate(lines) if _READY.search(line.message)), default=-1)
-    stops = (index for index, line in enumerate(lines) if index > ready >= 0 and _STOPS.search(line.message))
-    stop = next(stops, len(lines))
-    return [
-        error for error in errors_of(name, lines) if error.order > ready and not (error.echo and error.order > stop)
-    ]
 
 
 def _order_unknown(first: BootError) -> Finding:
@@ -308,10 +294,10 @@ def _above_grant(values: t.Mapping[str, tuple[float, ...]]) -> t.Iterator[Findin
         )
 
 
-def _state(lines: t.Sequence[LogLine], ready: bool, first: BootError | None) -> State:
-    if first is not None and (first.kind != "logged" or first.cause):
+def _state(lines: t.Sequence[LogLine], outcomes: t.Sequence[Survival], first: BootError | None) -> State:
+    if any(outcome.ended for outcome in outcomes) or (first is not None and (first.kind != "logged" or first.cause)):
         return "failed"
-    if ready:
+    if any(outcome.ready for outcome in outcomes):
         return "ready"
     started = any(line.message.strip() for line in lines)
     return "loading" if started else "unknown"

@@ -88,8 +88,9 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description:
-    - V(ready) where the server said so, V(failed) where an error ended the boot, V(loading) otherwise, and V(unknown)
-      for an empty log.
+    - V(ready) where the server said so or has served, V(failed) where an error ended the boot or the engine after it,
+      V(loading) otherwise, and V(unknown) for an empty log.
+    - The error of a single request after the boot is no failure of the engine.
     - The ranks of a serving group other than the first never say that they are ready.
   returned: success
   type: str
