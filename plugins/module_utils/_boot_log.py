@@ -127,11 +127,26 @@ class Log:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Backend:
-    """A backend that vLLM chose; ``scheme`` is what it serves with it, where the log says."""
+    """A backend that vLLM chose; ``scheme`` is what it serves with it, where the log says.
+
+    ``log``, ``process`` and ``writer`` tell whose choice it is: each rank makes its own.
+    """
 
     kind: str
     name: str
     scheme: str = ""
+    log: str = ""
+    process: str = ""
+    writer: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return log and process in words."""
+        return f"{self.log} ({self.process})" if self.process else self.log
+
+    def serves(self, precision: str) -> bool:
+        """Return whether name or scheme tell of a precision, such as ``fp4``."""
+        return precision in f"{self.name} {self.scheme}".lower()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,8 +169,21 @@ class BootLog:
     findings: tuple[Finding, ...]
 
     def backend(self, kind: str) -> str | None:
-        """Return the first backend of a kind; the model itself chooses before its draft layers do."""
-        return next((backend.name for backend in self.backends if backend.kind == kind), None)
+        """Return the backend of a kind that counts, as its first rank chose it."""
+        return next((backend.name for backend in self.counting(kind)), None)
+
+    def counting(self, kind: str, precision: str = "fp4") -> tuple[Backend, ...]:
+        """Return the backend of a kind that counts, once for each rank that chose one.
+
+        The model itself chooses before its draft layers do, so it is the first. In a checkpoint of several precisions
+        it is the first of ``precision``: what the checkpoint is deployed for are its FP4 layers, in whatever order.
+        """
+        there = [backend for backend in self.backends if backend.kind == kind]
+        there = [backend for backend in there if backend.serves(precision)] or there
+        first: dict[tuple[str, str], Backend] = {}
+        for backend in there:
+            first.setdefault((backend.log, backend.writer), backend)
+        return tuple(first.values())
 
     def largest(self, name: str) -> float | None:
         """Return the largest value that any process gave: what binds for weights."""
@@ -210,7 +238,10 @@ class BootLog:
             "version": self.version,
             "device": self.device,
             "backends": {kind: self.backend(kind) for kind in kinds},
-            "backends_all": [dataclasses.asdict(backend) for backend in self.backends],
+            "backends_all": [
+                {"kind": kind, "name": name, "scheme": scheme}
+                for kind, name, scheme in dict.fromkeys((one.kind, one.name, one.scheme) for one in self.backends)
+            ],
             "kv_cache": self.kv_cache,
             "weights_gib": self.largest("weights_gib"),
             "weights_seconds": self.largest("weights_seconds"),
@@ -245,7 +276,9 @@ def parse_boot_logs(logs: t.Sequence[Log]) -> BootLog:
         state=_state(lines, outcomes, first),
         version=version.removeprefix("v"),
         device=next(((match[1] or {"GPU": "cuda", "CPU": "cpu"}[match[2]]) for match in devices), ""),
-        backends=tuple(dict.fromkeys(backend for line in lines if (backend := _backend(line)))),
+        backends=tuple(
+            dict.fromkeys(backend for name, part in texts for line in part if (backend := _backend(name, line)))
+        ),
         values=values,
         graph_mode=_graph_mode(lines),
         eager=any(_EAGER.search(line.message) for line in lines),
@@ -319,12 +352,13 @@ def _values(texts: t.Sequence[tuple[str, list[LogLine]]]) -> dict[str, tuple[flo
     return {key: tuple(values.values()) for key, values in found.items()}
 
 
-def _backend(line: LogLine) -> Backend | None:
+def _backend(log: str, line: LogLine) -> Backend | None:
     for kind, rule in _BACKENDS:
         match = rule.search(line.message)
         if match:
             fields = match.groupdict()
-            return Backend(kind, fields["name"].strip(), fields.get("scheme") or "")
+            name, scheme = fields["name"].strip(), fields.get("scheme") or ""
+            return Backend(kind, name, scheme, log, line.process, line.writer)
     return None
 
 

@@ -108,7 +108,8 @@ device:
 backends:
   description:
     - The backend of each kind (C(moe), C(linear), C(attention), C(mla_prefill), C(gdn), C(kda), C(sampler)), as vLLM
-      spells it. Where there are several of a kind, it is the first, which is that of the model itself.
+      spells it. Where there are several of a kind, it is the first for FP4, else the first, which is that of the model
+      itself.
   returned: success
   type: dict
   sample:
@@ -117,7 +118,7 @@ backends:
     linear: FlashInferCutlassNvFp4LinearKernel
     moe: FLASHINFER_CUTLASS
 backends_all:
-  description: Every backend in the order of the log, with its kind and what it serves.
+  description: Every backend in the order of the log, with its kind and what it serves, once for all ranks.
   returned: success
   type: list
   elements: dict
