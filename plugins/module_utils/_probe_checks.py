@@ -307,8 +307,7 @@ class Examiner:
                 raise
             path, field = "/pooling", "data"
             reply = self._session.post(path, payload)
-        rows = pick(reply.json(), "data")
-        vectors = [_numbers(pick(row, field)) for row in rows] if isinstance(rows, list) else []
+        vectors = [_numbers(pick(row, field)) for row in _in_order(pick(reply.json(), "data"))]
         self._session.evidence["embeddings"] = {
             "path": path,
             "dimensions": [len(vector) for vector in vectors[:3]],
@@ -413,10 +412,21 @@ def _call_problem(call: ToolCall) -> Finding | None:
     return None
 
 
+def _in_order(rows: t.Any) -> list[t.Any]:
+    """Return the rows of an answer in the order of the texts that they belong to, which is that of their index."""
+    if not isinstance(rows, list):
+        return []
+    # Sorting keeps the order of equals, and so that of rows without an index.
+    return sorted(rows, key=lambda row: whole_number(row, "index") or 0)
+
+
 def _numbers(value: t.Any) -> list[float]:
-    """Flatten what a pooler may return: a number, a vector, or a vector for each token."""
+    """Flatten what a pooler may return: a number, a vector, or a vector for each token.
+
+    JSON has no NaN, so that some servers write null for it.
+    """
     if isinstance(value, list):
-        return [number for item in value for number in _numbers(item)]
+        return [number for item in value for number in ([math.nan] if item is None else _numbers(item))]
     return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 

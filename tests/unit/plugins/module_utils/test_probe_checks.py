@@ -388,6 +388,7 @@ def _vectors(*vectors: t.Any) -> fake.Action:
         (_vectors([0, 0], [0, 0], [0, 0]), "all zero"),
         (_vectors([0.1, 0.2], [0.1, 0.2], [0.1]), "differ in length"),
         (_vectors([float("nan")] * 2, [0.1, 0.2], [0.2, 0.1]), "not finite"),
+        (_vectors([None, 0.1], [None, 0.1], [None, 0.2]), "not finite"),
         (_vectors([], [], []), "empty"),
         (_vectors(None, None, None), "empty"),
         (_vectors([0.1, 0.2]), "1 vectors came for 3 texts"),
@@ -409,12 +410,24 @@ def test_vectors_that_cannot_be_right(server: fake.OpenAIServer, action: fake.Ac
         (([[0.1, 0.2], [0.3, 0.4]], [[0.1, 0.2], [0.3, 0.4]], [[0.5, 0.6]]), "ready"),
         (([0.5], [0.5], [0.5]), "ready"),
         (([float("inf")], [0.5], [0.5]), "garbage"),
+        (([[0.1, None]], [[0.1, 0.2]], [[0.5, 0.6]]), "garbage"),
     ],
 )
 def test_a_pooler_may_answer_in_many_shapes(server: fake.OpenAIServer, vectors: t.Any, stage: str) -> None:
     server.kind = "pooling"
     server.script("POST", fake.POOLING, _vectors(*vectors))
     assert look(server).stage == stage
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_vectors_belong_to_texts_by_their_index(server: fake.OpenAIServer, indexed: bool) -> None:
+    vectors = [[0.3, 0.1], [0.1, 0.2], [0.1, 0.2]]
+    rows = [{"index": 2 - place, "embedding": vector} for place, vector in enumerate(vectors)]
+    if not indexed:
+        rows = [{"embedding": vector} for vector in reversed(vectors)]
+    server.kind = "embedding"
+    server.script("POST", fake.EMBEDDINGS, fake.body(json.dumps({"data": rows}).encode()))
+    assert look(server).stage == "ready"
 
 
 # capabilities
