@@ -10,6 +10,7 @@ Note that this module util is private to the collection and can change without n
 from __future__ import annotations
 
 import math
+import re
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as sanity
@@ -56,6 +57,8 @@ SCHEMA: t.Final = {
     "additionalProperties": False,
 }
 EMBEDDING_TEXTS: t.Final = ("The cat sleeps on the warm roof.", "Interest rates rose again last quarter.")
+
+_UNCLOSED_THOUGHT: t.Final = re.compile(r"\A\s*(?:<(?:think|thinking|thought|reasoning|seed:think)>|\[THINK\])")
 
 _SIGN_FINDINGS: t.Final[dict[sanity.SignKind, str]] = {
     "nul_bytes": "TEXT_NUL_BYTES",
@@ -109,7 +112,7 @@ class Examiner:
             return
         self._record("completions", question.prompt, completion)
         # Without its template a chat model may well ramble, or go on in the language that it knows best.
-        signs = [s for s in self._signs(completion, question) if s.kind not in sanity.LEAK]
+        signs = [s for s in self._signs(completion, question.prompt) if s.kind not in sanity.LEAK]
         if broken := [s for s in signs if s.kind in sanity.HARD - {"unexpected_script"}]:
             raise self._garbage(broken, completion)
         for sign in signs:
@@ -146,7 +149,7 @@ class Examiner:
     def _is_right(self, question: Question, completion: Completion) -> bool:
         """Judge a text: by its answer first, by signs of garbage second. Fall where it is garbage."""
         right = question.answered_by(sanity.without_reasoning(completion.content))
-        signs = self._signs(completion, question)
+        signs = self._signs(completion, question.prompt)
         thought = sanity.signs(completion.reasoning, scripts=("any",), finish_reason="length")
         broken = [s for s in (*signs, *thought) if s.kind in sanity.HARD]
         loops = [s for s in signs if s.kind in sanity.SOFT]
@@ -173,7 +176,7 @@ class Examiner:
             except RefusedError as error:
                 shrunk = self._adapt(error, shrunk)
             else:
-                if not self._deserves_another_try(completion):
+                if not self._deserves_another_try(completion, prompt):
                     return completion
 
     def _adapt(self, error: RefusedError, shrunk: int) -> int:
@@ -188,11 +191,11 @@ class Examiner:
             return shrunk
         raise error
 
-    def _deserves_another_try(self, completion: Completion) -> bool:
+    def _deserves_another_try(self, completion: Completion, prompt: str) -> bool:
         """Look at an answer that is none yet: change the request where that may help, or Fall."""
         cut = completion.finish_reason == "length"
         # Thoughts in the text of an answer that was cut: with more room the answer may follow. Garbage deserves none.
-        kinds = {sign.kind for sign in sanity.signs(completion.content)}
+        kinds = {sign.kind for sign in self._signs(completion, prompt)}
         leaks = "reasoning_markup" in kinds and kinds <= sanity.LEAK
         if cut and (completion.is_empty or leaks) and self._budget < self._session.options.max_tokens:
             self._budget = self._session.options.max_tokens
@@ -350,13 +353,15 @@ class Examiner:
         self._thinking_off = False
         self._session.evidence["thinking"] = f"on: {why}"
 
-    def _signs(self, completion: Completion, question: Question) -> tuple[sanity.Sign, ...]:
-        return sanity.signs(
-            completion.content,
-            prompt=question.prompt,
-            scripts=self._session.options.scripts,
-            finish_reason=completion.finish_reason,
-        )
+    def _signs(self, completion: Completion, prompt: str) -> tuple[sanity.Sign, ...]:
+        """Return the signs in a text; thoughts that leaked into it may be in any script, as in their own field."""
+        text, cut = completion.content, completion.finish_reason
+        found = sanity.signs(text, prompt=prompt, scripts=("any",), finish_reason=cut)
+        said = sanity.without_reasoning(text)
+        if cut == "length" and _UNCLOSED_THOUGHT.match(said):
+            return found
+        strange = sanity.signs(said, prompt=prompt, scripts=self._session.options.scripts, finish_reason=cut)
+        return (*(sign for sign in strange if sign.kind == "unexpected_script"), *found)
 
     def _sign_finding(self, sign: sanity.Sign, text: str, severity: Severity | None = None) -> Finding:
         name = _SIGN_FINDINGS[sign.kind]

@@ -298,6 +298,38 @@ def test_thoughts_may_be_in_any_script_but_not_broken(server: fake.OpenAIServer)
     assert look(server).stage == "garbage"
 
 
+@pytest.mark.parametrize(
+    ("text", "stage", "finding"),
+    [
+        ("<think>\n\u55ef\uff0c\u52a0\u6cd5\u3002\n</think>\n\n{}", "degraded", "REASONING_IN_CONTENT"),
+        ("\u55ef\uff0c\u52a0\u6cd5\u3002\n</think>\n\n{}", "degraded", "REASONING_IN_CONTENT"),
+        ("<think>\n\u55ef\n</think>\n\n{} \u662f", "garbage", "TEXT_UNEXPECTED_SCRIPT"),
+        ("<think>\n\u55ef\0\n</think>\n\n{}", "garbage", "TEXT_NUL_BYTES"),
+        ("<think>\n\u55ef\n{}", "garbage", "TEXT_UNEXPECTED_SCRIPT"),
+        ("{} \u662f", "garbage", "TEXT_UNEXPECTED_SCRIPT"),
+    ],
+)
+def test_thoughts_in_the_text_may_be_in_any_script_too(
+    server: fake.OpenAIServer, text: str, stage: str, finding: str
+) -> None:
+    server.script("POST", fake.CHAT, lambda x: fake.say(text.format(fake.honest_text(x.request.prompt)))(x))
+    verdict = look(server)
+    assert (verdict.stage, ids(verdict)[0]) == (stage, finding)
+
+
+def test_thoughts_in_any_script_get_room_too(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+
+    def action(exchange: fake.Exchange) -> None:
+        enough = exchange.request.json["max_tokens"] > 1000
+        text = f"<think>\u55ef</think>{fake.honest_text(exchange.request.prompt)}" if enough else "<think>\u55ef"
+        fake.say(text, "stop" if enough else "length")(exchange)
+
+    server.script("POST", fake.CHAT, action)
+    verdict = look(server)
+    assert (verdict.stage, ids(verdict)) == ("degraded", ["REASONING_IN_CONTENT"])
+
+
 def test_no_words_need_to_be_english(server: fake.OpenAIServer) -> None:
     server.script("POST", fake.CHAT, fake.say("Got it."))
     assert look(server, checks=("chat",)).stage == "ready"
