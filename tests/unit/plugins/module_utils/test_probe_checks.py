@@ -201,6 +201,79 @@ def test_thoughts_in_the_text_get_room_too(server: fake.OpenAIServer) -> None:
     assert (verdict.ready, verdict.stage, ids(verdict)) == (True, "degraded", ["REASONING_IN_CONTENT"])
 
 
+THOUGHT = " ".join(f"Let me look at the {place} part of it once more." for place in ("first", "second", "third"))
+
+
+def _thinks_aloud(needed: int, *, cut: str = THOUGHT, end: str = "\n</think>\n\n") -> fake.Action:
+    """Think in the text, as a model does whose template opens the thought, where no parser takes it out."""
+
+    def action(exchange: fake.Exchange) -> None:
+        budget = exchange.request.json["max_tokens"]
+        if budget < needed:
+            fake.say(cut, "length", tokens=budget)(exchange)
+        else:
+            fake.say(f"{THOUGHT}{end}{fake.honest_text(exchange.request.prompt)}", tokens=needed)(exchange)
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("end", "stage", "findings"),
+    [("\n</think>\n\n", "degraded", ["REASONING_IN_CONTENT"]), ("\nSo it is ", "ready", [])],
+)
+def test_thoughts_without_an_opening_tag_get_room_too(
+    server: fake.OpenAIServer, end: str, stage: str, findings: list[str]
+) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, _thinks_aloud(1000, end=end))
+    verdict = look(server)
+    assert (verdict.ready, verdict.stage, ids(verdict)) == (True, stage, findings)
+    assert [request.json["max_tokens"] for request in server.asked(fake.CHAT)] == [256, 4096, 4096]
+
+
+def test_words_without_end_get_room_once_and_are_no_answer(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, _thinks_aloud(10**9))
+    verdict = look(server)
+    assert (verdict.stage, ids(verdict)) == ("wrong_answer", ["WRONG_ANSWER"])
+    assert [request.json["max_tokens"] for request in server.asked(fake.CHAT)] == [256, 4096, 256, 256]
+
+
+@pytest.mark.parametrize("cut", ["!!!!!!!!!!!!", "no no no no no no no no", "\u538b\u538b", "well\0"])
+def test_what_no_model_writes_gets_no_room(server: fake.OpenAIServer, cut: str) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, _thinks_aloud(1000, cut=cut))
+    assert look(server).stage == "garbage"
+    assert len(server.asked(fake.CHAT)) == 1
+
+
+def test_a_slow_server_gets_the_room_that_it_can_fill_in_time(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, fake.slow(0.5, _thinks_aloud(10**9)), _thinks_aloud(300))
+    assert look(server, checks=("chat", "answer"), request_timeout=2.0).stage == "degraded"
+    first, second = (request.json["max_tokens"] for request in server.asked(fake.CHAT))
+    # 256 tokens took half a second or more; there is one.
+    assert (first, 300 < second <= 512) == (256, True)
+
+
+def test_a_cut_text_is_enough_where_no_answer_is_wanted(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, _thinks_aloud(1000))
+    assert look(server, checks=("chat",)).stage == "ready"
+    assert len(server.asked(fake.CHAT)) == 1
+
+
+def test_a_tool_call_after_thoughts_in_the_text_is_waited_for(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+
+    def action(exchange: fake.Exchange) -> None:
+        cut = exchange.request.json.get("tools") and exchange.request.json["max_tokens"] < 1000
+        (fake.say(THOUGHT, "length") if cut else fake.answer)(exchange)
+
+    server.script("POST", fake.CHAT, action)
+    assert look(server, checks=("tools",)).stage == "ready"
+
+
 def test_thinking_is_left_on_where_it_cannot_be_switched_off(server: fake.OpenAIServer) -> None:
     def mistral(exchange: fake.Exchange) -> None:
         if "chat_template_kwargs" in exchange.request.json:
