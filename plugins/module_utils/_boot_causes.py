@@ -313,3 +313,9 @@ CAUSES: t.Final[tuple[Cause, ...]] = (
         "Look at the kernel log of its box at that time; exit code -9 alone does not prove a lack of memory.",
     ),
 )
+
+# No engine recovers from these: a CUDA context is lost with its first error, and so is a communicator of NCCL. What
+# else goes wrong after the boot may be the matter of one request.
+ENDS_ENGINE: t.Final = frozenset(
+    {"BOOT_CUDA_OUT_OF_MEMORY", "BOOT_ILLEGAL_INSTRUCTION", "BOOT_ILLEGAL_MEMORY_ACCESS", "BOOT_NCCL_FAILED"}
+)

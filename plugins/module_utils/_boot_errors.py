@@ -27,6 +27,7 @@ Kind = t.Literal["exception", "known", "logged"]
 
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:(?:[A-Z]\w*)?(?:Error|Exception|Exit|Interrupt|Timeout)|cudaError\w+)(?::\s.*|:?$)"
+    r"|^Fatal Python error: "
 )
 _TRACEBACK = "Traceback (most recent call last)"
 # What announces an error, or repeats one from somewhere else.

@@ -33,8 +33,9 @@ POOL_TOLERANCE: t.Final = 0.02
 _WEIGHTS_TOLERANCE: t.Final = 0.05
 _GIB: t.Final = 1 << 30
 # A backend goes by its enumeration in one line and by its class in another: FLASHINFER_CUTLASS, or
-# FlashInferCutlassNvFp4LinearKernel.
-_CLASS_PARTS = re.compile(r"(?:nvfp4|mxfp4|mxfp8|fp8|scaledmm|linear|kernel|backend|prefill|attention)+$")
+# FlashInferCutlassNvFp4LinearKernel. FLASH_ATTN was logged as "Flash Attention backend on V1 engine", and TRITON_ATTN
+# as "Triton backend on V1 engine", while their enumeration ended in _VLLM_V1 (platforms/cuda.py of 0.10.2, 2025-09).
+_CLASS_PARTS = re.compile(r"(?:nvfp4|mxfp4|mxfp8|fp8|scaledmm|linear|kernel|backend|prefill|attn|vllmv1)+$")
 
 
 def compare_with_plan(
@@ -59,7 +60,7 @@ def same_backend(one: str, other: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    plain = re.sub(r"[^a-z0-9]", "", name.lower()).replace("attention", "attn")
     shorter = _CLASS_PARTS.sub("", plain)
     return shorter or plain
 
@@ -76,8 +77,9 @@ def _backend(parsed: BootLog, name: str, wanted: t.Any) -> t.Iterator[Finding]:
         )
         return
     names = [str(entry) for entry in wanted] if isinstance(wanted, (list, tuple)) else [str(wanted)]
-    found = parsed.backend(kind)
-    if found is None:
+    # Who expects a kernel for FP8 by its class speaks of that precision; all others speak of what counts.
+    found = parsed.counting(kind, "fp8" if all("fp8" in entry.lower() for entry in names) else "fp4")
+    if not found:
         if parsed.state == "ready":
             yield Finding(
                 "BOOT_BACKEND_NOT_LOGGED",
@@ -87,13 +89,15 @@ def _backend(parsed: BootLog, name: str, wanted: t.Any) -> t.Iterator[Finding]:
                 "Read the log: the release may say it in other words.",
             )
         return
-    if any(same_backend(found, entry) for entry in names):
+    other = next((one for one in found if not any(same_backend(one.name, entry) for entry in names)), None)
+    if other is None:
         return
+    whose = f" of {other.where}" if len(found) > 1 else ""
     yield Finding(
         "BOOT_BACKEND_DIFFERS",
         "error",
-        f"The {kind} backend is {found}, not {' or '.join(names)} as the model role expects.",
-        "; ".join(f"{entry.kind}: {entry.name}" for entry in parsed.backends),
+        f"The {kind} backend{whose} is {other.name}, not {' or '.join(names)} as the model role expects.",
+        "; ".join(dict.fromkeys(f"{entry.kind}: {entry.name}" for entry in parsed.backends)),
         "What was measured with other kernels does not hold here: find out why vLLM chose it, or expect it.",
     )
 

@@ -17,7 +17,8 @@ import dataclasses
 import re
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils._boot_errors import BootError, errors_of, first_error
+from ansible_collections.gb10.fleet.plugins.module_utils._boot_errors import BootError, first_error
+from ansible_collections.gb10.fleet.plugins.module_utils._boot_survival import Survival, survival
 from ansible_collections.gb10.fleet.plugins.module_utils._boot_warnings import warnings_of
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.module_utils._log_lines import LogLine, joined, read_lines
@@ -31,8 +32,6 @@ _N = r"(-?[\d,]+(?:\.\d+)?)"
 # The start of a boot; a log of a container that was restarted holds several, and only the last one counts.
 _STARTS = re.compile(r"vLLM (?:API )?server version |Launching vLLM \(v|[▀▄█] +version \d")
 _BEGUN = re.compile(r"Initializing a V\d LLM engine|Application startup complete|Traceback \(most recent call last\)")
-_READY = re.compile(r"Application startup complete\.")
-_STOPS = re.compile(r"\[shutdown\] API server: shutdown triggered|^Shutting down$")
 
 _VERSIONS = (
     re.compile(r"vLLM (?:API )?server version ([^\s,]+)"),
@@ -128,11 +127,26 @@ class Log:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Backend:
-    """A backend that vLLM chose; ``scheme`` is what it serves with it, where the log says."""
+    """A backend that vLLM chose; ``scheme`` is what it serves with it, where the log says.
+
+    ``log``, ``process`` and ``writer`` tell whose choice it is: each rank makes its own.
+    """
 
     kind: str
     name: str
     scheme: str = ""
+    log: str = ""
+    process: str = ""
+    writer: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return log and process in words."""
+        return f"{self.log} ({self.process})" if self.process else self.log
+
+    def serves(self, precision: str) -> bool:
+        """Return whether name or scheme tell of a precision, such as ``fp4``."""
+        return precision in f"{self.name} {self.scheme}".lower()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,8 +169,21 @@ class BootLog:
     findings: tuple[Finding, ...]
 
     def backend(self, kind: str) -> str | None:
-        """Return the first backend of a kind; the model itself chooses before its draft layers do."""
-        return next((backend.name for backend in self.backends if backend.kind == kind), None)
+        """Return the backend of a kind that counts, as its first rank chose it."""
+        return next((backend.name for backend in self.counting(kind)), None)
+
+    def counting(self, kind: str, precision: str = "fp4") -> tuple[Backend, ...]:
+        """Return the backend of a kind that counts, once for each rank that chose one.
+
+        The model itself chooses before its draft layers do, so it is the first. In a checkpoint of several precisions
+        it is the first of ``precision``: what the checkpoint is deployed for are its FP4 layers, in whatever order.
+        """
+        there = [backend for backend in self.backends if backend.kind == kind]
+        there = [backend for backend in there if backend.serves(precision)] or there
+        first: dict[tuple[str, str], Backend] = {}
+        for backend in there:
+            first.setdefault((backend.log, backend.writer), backend)
+        return tuple(first.values())
 
     def largest(self, name: str) -> float | None:
         """Return the largest value that any process gave: what binds for weights."""
@@ -211,7 +238,10 @@ class BootLog:
             "version": self.version,
             "device": self.device,
             "backends": {kind: self.backend(kind) for kind in kinds},
-            "backends_all": [dataclasses.asdict(backend) for backend in self.backends],
+            "backends_all": [
+                {"kind": kind, "name": name, "scheme": scheme}
+                for kind, name, scheme in dict.fromkeys((one.kind, one.name, one.scheme) for one in self.backends)
+            ],
             "kv_cache": self.kv_cache,
             "weights_gib": self.largest("weights_gib"),
             "weights_seconds": self.largest("weights_seconds"),
@@ -230,9 +260,9 @@ def parse_boot_logs(logs: t.Sequence[Log]) -> BootLog:
     """Read all logs of one boot together."""
     texts = [(log.name, last_boot(read_lines(log.text))) for log in logs]
     lines = [line for _name, part in texts for line in part]
-    errors = [error for name, part in texts for error in _lasting(name, part)]
+    outcomes = [survival(name, part) for name, part in texts]
+    errors = [error for outcome in outcomes for error in outcome.errors]
     first, certain = first_error(errors)
-    ready = any(_READY.search(line.message) for line in lines)
     findings = list(warnings_of(lines))
     if first is not None:
         findings.insert(0, first.as_finding())
@@ -243,10 +273,12 @@ def parse_boot_logs(logs: t.Sequence[Log]) -> BootLog:
     version = next((match[1] for rule in _VERSIONS for line in lines if (match := rule.search(line.message))), "")
     devices = (match for line in lines if (match := _DEVICE.search(line.message)))
     return BootLog(
-        state=_state(lines, ready, first),
+        state=_state(lines, outcomes, first),
         version=version.removeprefix("v"),
         device=next(((match[1] or {"GPU": "cuda", "CPU": "cpu"}[match[2]]) for match in devices), ""),
-        backends=tuple(dict.fromkeys(backend for line in lines if (backend := _backend(line)))),
+        backends=tuple(
+            dict.fromkeys(backend for name, part in texts for line in part if (backend := _backend(name, line)))
+        ),
         values=values,
         graph_mode=_graph_mode(lines),
         eager=any(_EAGER.search(line.message) for line in lines),
@@ -266,19 +298,6 @@ def last_boot(lines: list[LogLine]) -> list[LogLine]:
         elif _BEGUN.search(line.message):
             begun = True
     return lines[start:]
-
-
-def _lasting(name: str, lines: t.Sequence[LogLine]) -> list[BootError]:
-    """Return the errors that a boot did not survive: those after it was ready, or all where it never was.
-
-    A server that is told to stop complains that its engine is gone; that is no error.
-    """
-    ready = max((index for index, line in enumerate(lines) if _READY.search(line.message)), default=-1)
-    stops = (index for index, line in enumerate(lines) if index > ready >= 0 and _STOPS.search(line.message))
-    stop = next(stops, len(lines))
-    return [
-        error for error in errors_of(name, lines) if error.order > ready and not (error.echo and error.order > stop)
-    ]
 
 
 def _order_unknown(first: BootError) -> Finding:
@@ -308,10 +327,10 @@ def _above_grant(values: t.Mapping[str, tuple[float, ...]]) -> t.Iterator[Findin
         )
 
 
-def _state(lines: t.Sequence[LogLine], ready: bool, first: BootError | None) -> State:
-    if first is not None and (first.kind != "logged" or first.cause):
+def _state(lines: t.Sequence[LogLine], outcomes: t.Sequence[Survival], first: BootError | None) -> State:
+    if any(outcome.ended for outcome in outcomes) or (first is not None and (first.kind != "logged" or first.cause)):
         return "failed"
-    if ready:
+    if any(outcome.ready for outcome in outcomes):
         return "ready"
     started = any(line.message.strip() for line in lines)
     return "loading" if started else "unknown"
@@ -333,12 +352,13 @@ def _values(texts: t.Sequence[tuple[str, list[LogLine]]]) -> dict[str, tuple[flo
     return {key: tuple(values.values()) for key, values in found.items()}
 
 
-def _backend(line: LogLine) -> Backend | None:
+def _backend(log: str, line: LogLine) -> Backend | None:
     for kind, rule in _BACKENDS:
         match = rule.search(line.message)
         if match:
             fields = match.groupdict()
-            return Backend(kind, fields["name"].strip(), fields.get("scheme") or "")
+            name, scheme = fields["name"].strip(), fields.get("scheme") or ""
+            return Backend(kind, name, scheme, log, line.process, line.writer)
     return None
 
 

@@ -481,6 +481,9 @@ def _understood(error: OSError | http.client.HTTPException) -> ApiError:
         (http.client.RemoteDisconnected, "disconnected"),
         (ConnectionError, "disconnected"),
         (http.client.IncompleteRead, "disconnected"),
+        # Closed in the middle of the handshake: a listener whose engine is not up, and no word about TLS.
+        (ssl.SSLEOFError, "disconnected"),
+        (ssl.SSLZeroReturnError, "disconnected"),
         (ssl.SSLError, "tls"),
         (socket.gaierror, "unresolved"),
         (OSError, "unreachable"),

@@ -10,6 +10,7 @@ Note that this module util is private to the collection and can change without n
 from __future__ import annotations
 
 import math
+import re
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as sanity
@@ -57,6 +58,8 @@ SCHEMA: t.Final = {
 }
 EMBEDDING_TEXTS: t.Final = ("The cat sleeps on the warm roof.", "Interest rates rose again last quarter.")
 
+_UNCLOSED_THOUGHT: t.Final = re.compile(r"\A\s*(?:<(?:think|thinking|thought|reasoning|seed:think)>|\[THINK\])")
+
 _SIGN_FINDINGS: t.Final[dict[sanity.SignKind, str]] = {
     "nul_bytes": "TEXT_NUL_BYTES",
     "control_characters": "TEXT_CONTROL_CHARACTERS",
@@ -79,12 +82,21 @@ class Examiner:
         self._answer_severity = answer_severity
         self._thinking_off = True
         self._budget = FIRST_BUDGET
+        self._may_ramble = True
 
     # chat
 
     def chat(self, *, stream: bool = False) -> None:
         """Ask a question over chat: the reply has to be sane, and right where answers are judged."""
-        self._examine("stream" if stream else "chat", lambda question: self._chat(question.prompt, stream=stream))
+
+        def answer(question: Question) -> Completion:
+            def is_done(completion: Completion) -> bool:
+                said = sanity.without_reasoning(completion.content)
+                return not self._judge_answers or question.answered_by(said)
+
+            return self._chat(question.prompt, is_done, stream=stream)
+
+        self._examine("stream" if stream else "chat", answer)
 
     def base(self, *, stream: bool = False) -> None:
         """Ask a model that cannot chat, over raw completions."""
@@ -109,7 +121,7 @@ class Examiner:
             return
         self._record("completions", question.prompt, completion)
         # Without its template a chat model may well ramble, or go on in the language that it knows best.
-        signs = [s for s in self._signs(completion, question) if s.kind not in sanity.LEAK]
+        signs = [s for s in self._signs(completion, question.prompt) if s.kind not in sanity.LEAK]
         if broken := [s for s in signs if s.kind in sanity.HARD - {"unexpected_script"}]:
             raise self._garbage(broken, completion)
         for sign in signs:
@@ -146,7 +158,7 @@ class Examiner:
     def _is_right(self, question: Question, completion: Completion) -> bool:
         """Judge a text: by its answer first, by signs of garbage second. Fall where it is garbage."""
         right = question.answered_by(sanity.without_reasoning(completion.content))
-        signs = self._signs(completion, question)
+        signs = self._signs(completion, question.prompt)
         thought = sanity.signs(completion.reasoning, scripts=("any",), finish_reason="length")
         broken = [s for s in (*signs, *thought) if s.kind in sanity.HARD]
         loops = [s for s in signs if s.kind in sanity.SOFT]
@@ -159,11 +171,18 @@ class Examiner:
             self._session.note(self._sign_finding(sign, completion.content, "warning"))
         return right
 
-    def _chat(self, prompt: str, *, stream: bool = False, **extra: t.Any) -> Completion:
-        """Ask over chat until there is an answer or a reason why there is none."""
+    def _chat(
+        self, prompt: str, is_done: t.Callable[[Completion], bool], *, stream: bool = False, **extra: t.Any
+    ) -> Completion:
+        """Ask over chat until there is an answer or a reason why there is none.
+
+        ``is_done`` says whether a completion that was cut holds all the same what was asked for.
+        """
         shrunk = 0
+        rambled = False
         while True:
             self._budget = min(self._budget, self._session.options.max_tokens)
+            began = self._session.spent()
             payload = self._payload(self._room(prompt, self._budget) >> shrunk) | extra
             payload["messages"] = [{"role": "user", "content": prompt}]
             if self._thinking_off:
@@ -173,8 +192,15 @@ class Examiner:
             except RefusedError as error:
                 shrunk = self._adapt(error, shrunk)
             else:
-                if not self._deserves_another_try(completion):
+                took = self._session.spent() - began
+                if self._deserves_another_try(completion, prompt):
+                    continue
+                done = is_done(completion)
+                if done or shrunk or not self._gets_room_to_ramble(completion, prompt, took):
+                    if rambled and not done and not self._thinks_aloud(completion):
+                        self._budget = FIRST_BUDGET  # more room was of no use
                     return completion
+                rambled = True
 
     def _adapt(self, error: RefusedError, shrunk: int) -> int:
         """Change what a refused request can be blamed for; return by how many bits the budget is to shrink."""
@@ -188,12 +214,11 @@ class Examiner:
             return shrunk
         raise error
 
-    def _deserves_another_try(self, completion: Completion) -> bool:
+    def _deserves_another_try(self, completion: Completion, prompt: str) -> bool:
         """Look at an answer that is none yet: change the request where that may help, or Fall."""
         cut = completion.finish_reason == "length"
         # Thoughts in the text of an answer that was cut: with more room the answer may follow. Garbage deserves none.
-        kinds = {sign.kind for sign in sanity.signs(completion.content)}
-        leaks = "reasoning_markup" in kinds and kinds <= sanity.LEAK
+        leaks = self._is_sound(completion, prompt) and self._thinks_aloud(completion)
         if cut and (completion.is_empty or leaks) and self._budget < self._session.options.max_tokens:
             self._budget = self._session.options.max_tokens
             return True
@@ -213,6 +238,32 @@ class Examiner:
             raise Fall("no_answer", finding(name, message, printable(completion.reasoning)))
         message = f"The answer is empty, finish_reason {printable(completion.finish_reason, 40) or 'missing'}."
         raise Fall("no_answer", finding("EMPTY_ANSWER", message))
+
+    def _gets_room_to_ramble(self, completion: Completion, prompt: str, took: float) -> bool:
+        """Give an answer that was cut room, once, for what may be thoughts: a template that opens them shows no tag.
+
+        Garbage that looks like words does so, too. So the room is what the server writes in half of the time that is
+        left, by the seconds that it ``took``.
+        """
+        if completion.finish_reason != "length" or not self._may_ramble:
+            return False
+        if not self._is_sound(completion, prompt):
+            return False
+        options, sent = self._session.options, self._room(prompt, self._budget)
+        time = min(options.request_timeout, self._session.deadline.left()) / 2
+        tokens = (completion.completion_tokens or sent) * time / max(took, 0.001)
+        budget = int(min(options.max_tokens, tokens))
+        if self._room(prompt, budget) <= sent:
+            return False
+        self._may_ramble, self._budget = False, budget
+        return True
+
+    def _is_sound(self, completion: Completion, prompt: str) -> bool:
+        """Whether a text shows nothing worse than a parser that is missing."""
+        return {sign.kind for sign in self._signs(completion, prompt)} <= sanity.LEAK
+
+    def _thinks_aloud(self, completion: Completion) -> bool:
+        return any(sign.kind == "reasoning_markup" for sign in sanity.signs(completion.content))
 
     def _raw(self, prompt: str, *, stream: bool = False) -> Completion:
         payload = self._payload(self._room(prompt, RAW_BUDGET)) | {"prompt": prompt}
@@ -236,7 +287,7 @@ class Examiner:
 
     def _tool_problem(self, *, stream: bool = False) -> Finding | None:
         try:
-            completion = self._chat(TOOL_PROMPT, stream=stream, tools=TOOLS, tool_choice="auto")
+            completion = self._chat(TOOL_PROMPT, _calls_a_tool, stream=stream, tools=TOOLS, tool_choice="auto")
         except RefusedError as error:
             if "tool choice requires" in error.message:
                 return finding("TOOL_CHOICE_FLAGS_MISSING", printable(error.message))
@@ -264,7 +315,7 @@ class Examiner:
         question = self._new_question()
         prompt = f"{question.prompt} Give it as JSON with the keys sum and is_even."
         schema = {"name": "answer", "schema": SCHEMA, "strict": True}
-        completion = self._chat(prompt, response_format={"type": "json_schema", "json_schema": schema})
+        completion = self._chat(prompt, _is_json, response_format={"type": "json_schema", "json_schema": schema})
         self._record("structured", prompt, completion)
         data = parse_json(completion.content)
         valid = (
@@ -307,8 +358,7 @@ class Examiner:
                 raise
             path, field = "/pooling", "data"
             reply = self._session.post(path, payload)
-        rows = pick(reply.json(), "data")
-        vectors = [_numbers(pick(row, field)) for row in rows] if isinstance(rows, list) else []
+        vectors = [_numbers(pick(row, field)) for row in _in_order(pick(reply.json(), "data"))]
         self._session.evidence["embeddings"] = {
             "path": path,
             "dimensions": [len(vector) for vector in vectors[:3]],
@@ -351,13 +401,15 @@ class Examiner:
         self._thinking_off = False
         self._session.evidence["thinking"] = f"on: {why}"
 
-    def _signs(self, completion: Completion, question: Question) -> tuple[sanity.Sign, ...]:
-        return sanity.signs(
-            completion.content,
-            prompt=question.prompt,
-            scripts=self._session.options.scripts,
-            finish_reason=completion.finish_reason,
-        )
+    def _signs(self, completion: Completion, prompt: str) -> tuple[sanity.Sign, ...]:
+        """Return the signs in a text; thoughts that leaked into it may be in any script, as in their own field."""
+        text, cut = completion.content, completion.finish_reason
+        found = sanity.signs(text, prompt=prompt, scripts=("any",), finish_reason=cut)
+        said = sanity.without_reasoning(text)
+        if cut == "length" and _UNCLOSED_THOUGHT.match(said):
+            return found
+        strange = sanity.signs(said, prompt=prompt, scripts=self._session.options.scripts, finish_reason=cut)
+        return (*(sign for sign in strange if sign.kind == "unexpected_script"), *found)
 
     def _sign_finding(self, sign: sanity.Sign, text: str, severity: Severity | None = None) -> Finding:
         name = _SIGN_FINDINGS[sign.kind]
@@ -401,6 +453,14 @@ class Examiner:
         self._session.evidence[check] = seen
 
 
+def _calls_a_tool(completion: Completion) -> bool:
+    return bool(completion.tool_calls)
+
+
+def _is_json(completion: Completion) -> bool:
+    return parse_json(completion.content) is not None
+
+
 def _call_problem(call: ToolCall) -> Finding | None:
     arguments = parse_json(call.arguments)
     shown = printable(f"{call.name}({call.arguments})")
@@ -413,10 +473,21 @@ def _call_problem(call: ToolCall) -> Finding | None:
     return None
 
 
+def _in_order(rows: t.Any) -> list[t.Any]:
+    """Return the rows of an answer in the order of the texts that they belong to, which is that of their index."""
+    if not isinstance(rows, list):
+        return []
+    # Sorting keeps the order of equals, and so that of rows without an index.
+    return sorted(rows, key=lambda row: whole_number(row, "index") or 0)
+
+
 def _numbers(value: t.Any) -> list[float]:
-    """Flatten what a pooler may return: a number, a vector, or a vector for each token."""
+    """Flatten what a pooler may return: a number, a vector, or a vector for each token.
+
+    JSON has no NaN, so that some servers write null for it.
+    """
     if isinstance(value, list):
-        return [number for item in value for number in _numbers(item)]
+        return [number for item in value for number in ([math.nan] if item is None else _numbers(item))]
     return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 

@@ -23,8 +23,15 @@ _ONES = [
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 ]
 _TENS = {"twenty": 20, "thirty": 30, "forty": 40}
+# Hyphen-minus and soft hyphen, hyphens and dashes up to the horizontal bar, minus sign, spaces that do not break.
+_JOINT = " \\-\u00ad\u2010-\u2015\u2212\u00a0\u202f"
+# A sign stands before its number with nothing between; after a word or a number the same character is a dash.
+_SIGN = "(?<!\\w)[\\-\u2010\u2011\u2013\u2212]"
+_NUMBER = re.compile(rf"(?:{_SIGN})?(?<![\d.])\d+(?:\.\d+)?")
 _IN_WORDS = re.compile(
-    rf"\b(?:({'|'.join(_TENS)})(?:[- ]({'|'.join(_ONES[1:10])}))?|({'|'.join(_ONES)}))\b", re.IGNORECASE
+    rf"(\b(?:minus|negative)\s+|{_SIGN})?"
+    rf"\b(?:({'|'.join(_TENS)})(?:[{_JOINT}]({'|'.join(_ONES[1:10])}))?|({'|'.join(_ONES)}))\b",
+    re.IGNORECASE,
 )
 # No vowels, so that no nonce is ever a word.
 _NONCE_LETTERS = "bcdfghjkmnpqrstvwxz"
@@ -42,8 +49,8 @@ class Question:
         if not self.expected.isdigit():
             return re.search(rf"(?<!\w){re.escape(self.expected)}(?!\w)", text, re.IGNORECASE) is not None
         # The answer stands first or last ("12", "12 (5 + 7)", "5 + 7 = 12"); a number in the middle proves nothing.
-        numbers = re.findall(r"(?<![\d.])\d+(?:\.\d+)?", text)
-        values = [float(number) for number in numbers] or _in_words(text)
+        numbers = _NUMBER.findall(text)
+        values = [_value(number) for number in numbers] or _in_words(text)
         return bool(values) and float(self.expected) in {values[0], values[-1]}
 
 
@@ -57,6 +64,14 @@ def ask(kind: QuestionKind, rng: random.Random) -> Question:
     return Question(f"What is {a} plus {b}? Answer with the number only.", str(a + b))
 
 
+def _value(number: str) -> float:
+    return float(number) if number[0].isdecimal() else -float(number[1:])
+
+
 def _in_words(text: str) -> list[float]:
-    found = [[word.lower() for word in match.groups("zero")] for match in _IN_WORDS.finditer(text)]
-    return [float(_TENS.get(tens, 0) + _ONES.index(one) + _ONES.index(alone)) for tens, one, alone in found]
+    values: list[float] = []
+    for match in _IN_WORDS.finditer(text):
+        tens, one, alone = (word.lower() for word in match.groups("zero")[1:])
+        value = float(_TENS.get(tens, 0) + _ONES.index(one) + _ONES.index(alone))
+        values.append(-value if match[1] else value)
+    return values

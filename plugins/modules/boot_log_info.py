@@ -88,8 +88,9 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description:
-    - V(ready) where the server said so, V(failed) where an error ended the boot, V(loading) otherwise, and V(unknown)
-      for an empty log.
+    - V(ready) where the server said so or has served, V(failed) where an error ended the boot or the engine after it,
+      V(loading) otherwise, and V(unknown) for an empty log.
+    - The error of a single request after the boot is no failure of the engine.
     - The ranks of a serving group other than the first never say that they are ready.
   returned: success
   type: str
@@ -107,7 +108,8 @@ device:
 backends:
   description:
     - The backend of each kind (C(moe), C(linear), C(attention), C(mla_prefill), C(gdn), C(kda), C(sampler)), as vLLM
-      spells it. Where there are several of a kind, it is the first, which is that of the model itself.
+      spells it. Where there are several of a kind, it is the first for FP4, else the first, which is that of the model
+      itself.
   returned: success
   type: dict
   sample:
@@ -116,7 +118,7 @@ backends:
     linear: FlashInferCutlassNvFp4LinearKernel
     moe: FLASHINFER_CUTLASS
 backends_all:
-  description: Every backend in the order of the log, with its kind and what it serves.
+  description: Every backend in the order of the log, with its kind and what it serves, once for all ranks.
   returned: success
   type: list
   elements: dict

@@ -36,7 +36,19 @@ def compare(
         ("FLASHINFER_CUTLASS", "VLLM_CUTLASS", False),
         ("MARLIN", "FLASHINFER_CUTLASS", False),
         ("FLASH_ATTN", "FLASHINFER", False),
-        ("Flash Attention", "FLASH_ATTN", False),
+        ("Flash Attention", "FLASH_ATTN", True),
+        ("Triton", "TRITON_ATTN", True),
+        ("FLASH_ATTN", "FLASH_ATTN_VLLM_V1", True),
+        ("TRITON_ATTN", "TRITON_ATTN_VLLM_V1", True),
+        ("FLASH_ATTN", "FlashAttentionBackend", True),
+        ("TRITON_ATTN", "TritonAttentionBackend", True),
+        ("FLASHINFER", "FlashInferBackend", True),
+        ("FLASH_ATTN_MLA", "FlashAttention MLA", True),
+        ("FLASH_ATTN", "FLASH_ATTN_MLA", False),
+        ("FLASH_ATTN", "TRITON_ATTN", False),
+        ("FLASH_ATTN", "FLEX_ATTENTION", False),
+        ("TRITON_ATTN", "TRITON_MLA", False),
+        ("FLASHMLA", "FLASH_ATTN_MLA", False),
     ],
 )
 def test_spellings_of_a_backend(one: str, other: str, same: bool) -> None:
@@ -64,6 +76,77 @@ def test_a_backend_that_a_boot_has_not_come_to_yet_is_not_missed() -> None:
     loading = parse_boot_logs([Log("spark-1", boot_logs.V0_28_0_PINNED.split("Using FlashInfer GDN")[0])])
 
     assert compare(loading, {"moe_backend": "MARLIN"}) == []
+
+
+MOE = "({}) INFO 09-11 09:49:30 [nvfp4.py:239] Using '{}' NvFp4 MoE backend out of potential backends: ['MARLIN'].\n"
+UNQUANTIZED = "(EngineCore pid=2) Using TRITON Unquantized MoE backend\n"
+READY = "(APIServer pid=1) INFO:     Application startup complete.\n"
+CUTLASS, MARLIN = "FLASHINFER_CUTLASS", "MARLIN"
+
+
+@pytest.mark.parametrize(
+    ("logs", "whose"),
+    [
+        (
+            [MOE.format("EngineCore pid=2", CUTLASS) + READY, MOE.format("EngineCore pid=2", MARLIN)],
+            "spark-2 (EngineCore)",
+        ),
+        (
+            [MOE.format("Worker_TP0 pid=2", CUTLASS) + MOE.format("Worker_TP1 pid=3", MARLIN) + READY],
+            "spark-1 (Worker_TP1)",
+        ),
+        ([MOE.format("Worker_TP0 pid=2", CUTLASS) + MOE.format("Worker_TP1 pid=3", CUTLASS) + READY], ""),
+        ([MOE.format("EngineCore pid=2", CUTLASS) + READY, "(Worker_TP1 pid=2) still loading\n"], ""),
+    ],
+)
+def test_every_rank_has_to_use_the_expected_backend(logs: list[str], whose: str) -> None:
+    parsed = parse_boot_logs([Log(f"spark-{number}", text) for number, text in enumerate(logs, 1)])
+
+    found = compare_with_plan(parsed, {"moe_backend": CUTLASS}, None)
+
+    assert [one.id for one in found] == (["BOOT_BACKEND_DIFFERS"] if whose else [])
+    assert all(f"backend of {whose} is MARLIN, not" in one.message for one in found)
+    assert parsed.backend("moe") == CUTLASS
+
+
+FP8 = "(EngineCore pid=2) INFO 09-11 09:49:30 [x.py:1] Selected {} for ModelOptFp8LinearMethod\n"
+FP4 = "(EngineCore pid=2) INFO 09-11 09:49:30 [x.py:1] Using {} for NVFP4 GEMM\n"
+CUTLASS_FP8, CUTLASS_FP4 = "CutlassFP8ScaledMMLinearKernel", "FlashInferCutlassNvFp4LinearKernel"
+
+
+@pytest.mark.parametrize(
+    ("text", "expects", "differs"),
+    [
+        (FP8.format(CUTLASS_FP8) + FP4.format(CUTLASS_FP4), {"linear_backend": CUTLASS}, False),
+        (FP4.format(CUTLASS_FP4) + FP8.format(CUTLASS_FP8), {"linear_backend": CUTLASS}, False),
+        (FP8.format(CUTLASS_FP8) + FP4.format(CUTLASS_FP4), {"linear_backend": CUTLASS_FP8}, False),
+        (
+            FP8.format("FlashInferFP8ScaledMMLinearKernel") + FP4.format("MarlinNvFp4LinearKernel"),
+            {"linear_backend": "flashinfer"},
+            True,
+        ),
+        (FP4.format(CUTLASS_FP4) + FP4.format("MarlinNvFp4LinearKernel"), {"linear_backend": CUTLASS}, False),
+        (FP8.format(CUTLASS_FP8), {"linear_backend": "cutlass"}, False),
+        (FP8.format(CUTLASS_FP8), {"linear_backend": CUTLASS}, True),
+        (UNQUANTIZED + MOE.format("EngineCore pid=2", CUTLASS), {"moe_backend": CUTLASS}, False),
+        (MOE.format("EngineCore pid=2", MARLIN) + UNQUANTIZED, {"moe_backend": "TRITON"}, True),
+    ],
+)
+def test_of_several_precisions_fp4_counts(text: str, expects: dict[str, str], differs: bool) -> None:
+    found = compare(parse_boot_logs([Log("spark-1", text + READY)]), expects)
+
+    assert found == ([("BOOT_BACKEND_DIFFERS", "error")] if differs else [])
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("Using Flash Attention backend on V1 engine.", "FLASH_ATTN"),
+        ("Using Triton backend on V1 engine.", "TRITON_ATTN"),
+    ],
+)
+def test_the_attention_backend_of_0_10_2(line: str, name: str) -> None:
+    assert compare(parse_boot_logs([Log("a", f"{line}\n{READY}")]), {"attention_backend": name}) == []
 
 
 @pytest.mark.parametrize(

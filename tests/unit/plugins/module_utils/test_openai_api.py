@@ -301,6 +301,25 @@ def test_https_to_a_plain_server_is_a_tls_failure(server: fake.OpenAIServer) -> 
     assert kind_of(api.Client(endpoint, clock=time.monotonic)) == "tls"
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_listener_that_closes_during_the_handshake_is_no_tls_failure(reads: bool) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+
+        def close() -> None:
+            sock, _address = listener.accept()
+            with sock:
+                if reads:
+                    sock.recv(65536)
+
+        thread = threading.Thread(target=close, daemon=True)
+        thread.start()
+        endpoint = api.Endpoint.from_url(f"https://127.0.0.1:{listener.getsockname()[1]}")
+        assert kind_of(api.Client(endpoint, clock=time.monotonic, validate_certs=False)) == "disconnected"
+        thread.join()
+
+
 # streams
 
 

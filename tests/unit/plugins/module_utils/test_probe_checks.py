@@ -201,6 +201,79 @@ def test_thoughts_in_the_text_get_room_too(server: fake.OpenAIServer) -> None:
     assert (verdict.ready, verdict.stage, ids(verdict)) == (True, "degraded", ["REASONING_IN_CONTENT"])
 
 
+THOUGHT = " ".join(f"Let me look at the {place} part of it once more." for place in ("first", "second", "third"))
+
+
+def _thinks_aloud(needed: int, *, cut: str = THOUGHT, end: str = "\n</think>\n\n") -> fake.Action:
+    """Think in the text, as a model does whose template opens the thought, where no parser takes it out."""
+
+    def action(exchange: fake.Exchange) -> None:
+        budget = exchange.request.json["max_tokens"]
+        if budget < needed:
+            fake.say(cut, "length", tokens=budget)(exchange)
+        else:
+            fake.say(f"{THOUGHT}{end}{fake.honest_text(exchange.request.prompt)}", tokens=needed)(exchange)
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("end", "stage", "findings"),
+    [("\n</think>\n\n", "degraded", ["REASONING_IN_CONTENT"]), ("\nSo it is ", "ready", [])],
+)
+def test_thoughts_without_an_opening_tag_get_room_too(
+    server: fake.OpenAIServer, end: str, stage: str, findings: list[str]
+) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, _thinks_aloud(1000, end=end))
+    verdict = look(server)
+    assert (verdict.ready, verdict.stage, ids(verdict)) == (True, stage, findings)
+    assert [request.json["max_tokens"] for request in server.asked(fake.CHAT)] == [256, 4096, 4096]
+
+
+def test_words_without_end_get_room_once_and_are_no_answer(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, _thinks_aloud(10**9))
+    verdict = look(server)
+    assert (verdict.stage, ids(verdict)) == ("wrong_answer", ["WRONG_ANSWER"])
+    assert [request.json["max_tokens"] for request in server.asked(fake.CHAT)] == [256, 4096, 256, 256]
+
+
+@pytest.mark.parametrize("cut", ["!!!!!!!!!!!!", "no no no no no no no no", "\u538b\u538b", "well\0"])
+def test_what_no_model_writes_gets_no_room(server: fake.OpenAIServer, cut: str) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, _thinks_aloud(1000, cut=cut))
+    assert look(server).stage == "garbage"
+    assert len(server.asked(fake.CHAT)) == 1
+
+
+def test_a_slow_server_gets_the_room_that_it_can_fill_in_time(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, fake.slow(0.5, _thinks_aloud(10**9)), _thinks_aloud(300))
+    assert look(server, checks=("chat", "answer"), request_timeout=2.0).stage == "degraded"
+    first, second = (request.json["max_tokens"] for request in server.asked(fake.CHAT))
+    # 256 tokens took half a second or more; there is one.
+    assert (first, 300 < second <= 512) == (256, True)
+
+
+def test_a_cut_text_is_enough_where_no_answer_is_wanted(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, _thinks_aloud(1000))
+    assert look(server, checks=("chat",)).stage == "ready"
+    assert len(server.asked(fake.CHAT)) == 1
+
+
+def test_a_tool_call_after_thoughts_in_the_text_is_waited_for(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+
+    def action(exchange: fake.Exchange) -> None:
+        cut = exchange.request.json.get("tools") and exchange.request.json["max_tokens"] < 1000
+        (fake.say(THOUGHT, "length") if cut else fake.answer)(exchange)
+
+    server.script("POST", fake.CHAT, action)
+    assert look(server, checks=("tools",)).stage == "ready"
+
+
 def test_thinking_is_left_on_where_it_cannot_be_switched_off(server: fake.OpenAIServer) -> None:
     def mistral(exchange: fake.Exchange) -> None:
         if "chat_template_kwargs" in exchange.request.json:
@@ -298,6 +371,38 @@ def test_thoughts_may_be_in_any_script_but_not_broken(server: fake.OpenAIServer)
     assert look(server).stage == "garbage"
 
 
+@pytest.mark.parametrize(
+    ("text", "stage", "finding"),
+    [
+        ("<think>\n\u55ef\uff0c\u52a0\u6cd5\u3002\n</think>\n\n{}", "degraded", "REASONING_IN_CONTENT"),
+        ("\u55ef\uff0c\u52a0\u6cd5\u3002\n</think>\n\n{}", "degraded", "REASONING_IN_CONTENT"),
+        ("<think>\n\u55ef\n</think>\n\n{} \u662f", "garbage", "TEXT_UNEXPECTED_SCRIPT"),
+        ("<think>\n\u55ef\0\n</think>\n\n{}", "garbage", "TEXT_NUL_BYTES"),
+        ("<think>\n\u55ef\n{}", "garbage", "TEXT_UNEXPECTED_SCRIPT"),
+        ("{} \u662f", "garbage", "TEXT_UNEXPECTED_SCRIPT"),
+    ],
+)
+def test_thoughts_in_the_text_may_be_in_any_script_too(
+    server: fake.OpenAIServer, text: str, stage: str, finding: str
+) -> None:
+    server.script("POST", fake.CHAT, lambda x: fake.say(text.format(fake.honest_text(x.request.prompt)))(x))
+    verdict = look(server)
+    assert (verdict.stage, ids(verdict)[0]) == (stage, finding)
+
+
+def test_thoughts_in_any_script_get_room_too(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 131072
+
+    def action(exchange: fake.Exchange) -> None:
+        enough = exchange.request.json["max_tokens"] > 1000
+        text = f"<think>\u55ef</think>{fake.honest_text(exchange.request.prompt)}" if enough else "<think>\u55ef"
+        fake.say(text, "stop" if enough else "length")(exchange)
+
+    server.script("POST", fake.CHAT, action)
+    verdict = look(server)
+    assert (verdict.stage, ids(verdict)) == ("degraded", ["REASONING_IN_CONTENT"])
+
+
 def test_no_words_need_to_be_english(server: fake.OpenAIServer) -> None:
     server.script("POST", fake.CHAT, fake.say("Got it."))
     assert look(server, checks=("chat",)).stage == "ready"
@@ -388,6 +493,7 @@ def _vectors(*vectors: t.Any) -> fake.Action:
         (_vectors([0, 0], [0, 0], [0, 0]), "all zero"),
         (_vectors([0.1, 0.2], [0.1, 0.2], [0.1]), "differ in length"),
         (_vectors([float("nan")] * 2, [0.1, 0.2], [0.2, 0.1]), "not finite"),
+        (_vectors([None, 0.1], [None, 0.1], [None, 0.2]), "not finite"),
         (_vectors([], [], []), "empty"),
         (_vectors(None, None, None), "empty"),
         (_vectors([0.1, 0.2]), "1 vectors came for 3 texts"),
@@ -409,12 +515,24 @@ def test_vectors_that_cannot_be_right(server: fake.OpenAIServer, action: fake.Ac
         (([[0.1, 0.2], [0.3, 0.4]], [[0.1, 0.2], [0.3, 0.4]], [[0.5, 0.6]]), "ready"),
         (([0.5], [0.5], [0.5]), "ready"),
         (([float("inf")], [0.5], [0.5]), "garbage"),
+        (([[0.1, None]], [[0.1, 0.2]], [[0.5, 0.6]]), "garbage"),
     ],
 )
 def test_a_pooler_may_answer_in_many_shapes(server: fake.OpenAIServer, vectors: t.Any, stage: str) -> None:
     server.kind = "pooling"
     server.script("POST", fake.POOLING, _vectors(*vectors))
     assert look(server).stage == stage
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_vectors_belong_to_texts_by_their_index(server: fake.OpenAIServer, indexed: bool) -> None:
+    vectors = [[0.3, 0.1], [0.1, 0.2], [0.1, 0.2]]
+    rows = [{"index": 2 - place, "embedding": vector} for place, vector in enumerate(vectors)]
+    if not indexed:
+        rows = [{"embedding": vector} for vector in reversed(vectors)]
+    server.kind = "embedding"
+    server.script("POST", fake.EMBEDDINGS, fake.body(json.dumps({"data": rows}).encode()))
+    assert look(server).stage == "ready"
 
 
 # capabilities

@@ -37,6 +37,16 @@ from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import
         ("1 12 3", False),
         ("twelfth", False),
         ("one two", False),
+        ("-12", False),
+        ("\u221212", False),
+        ("**\u201112**", False),
+        ("5 + 7 = -12", False),
+        ("minus twelve", False),
+        ("-twelve", False),
+        ("- 12", True),
+        ("It is\u201412", True),
+        ("5+7-12", True),
+        ("12-ish", True),
     ],
 )
 def test_a_sum_is_recognised_in_whatever_words(text: str, right: bool) -> None:
@@ -51,6 +61,12 @@ def test_every_sum_may_be_said_in_words(number: int, words: str) -> None:
     assert Question("", str(number)).answered_by(f"{words}.")
     others = {*range(2, 41)} - {number}
     assert not [other for other in others if Question("", str(other)).answered_by(f"{words}.")]
+
+
+@pytest.mark.parametrize("dash", ["-", " ", "\u2010", "\u2011", "\u2012", "\u2013", "\u2212", "\u00a0", "\u00ad"])
+def test_a_sum_in_words_may_have_any_hyphen(dash: str) -> None:
+    assert Question("", "35").answered_by(f"Thirty{dash}five.")
+    assert not Question("", "30").answered_by(f"Thirty{dash}five.")
 
 
 @pytest.mark.parametrize(
