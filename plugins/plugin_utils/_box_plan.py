@@ -56,6 +56,8 @@ def box_plan(
         "available_bytes": memory["available_bytes"],
         "platform": "cpu" if observed["gpu"] == "none" else "gb10",
         "holders": _holders(memory, observed),
+        # A switch stops what the inventory does not name any more before it starts anything.
+        "leaving": [state["unit"] for state in observed["instances"].values()],
     }
     wanted = [_entry(one, checkpoints.get(one["name"], {})) for one in instances]
     plan = plan_memory(pool, wanted, host_reserve_bytes=host_reserve_bytes)

@@ -108,10 +108,10 @@ class _Planner:
         self.used = 0
         self.placed: list[str] = []
         self.boot_peak = 0
-        units = {f"vllm-{instance.name}.service" for instance in instances}
+        units = {f"vllm-{instance.name}.service" for instance in instances} | box.leaving
         own = [holder for holder in box.holders if holder.unit in units]
         self.others = [holder for holder in box.holders if holder.unit not in units]
-        # An instance that is planned anew gives its memory back before it starts.
+        # An instance that is planned anew or taken off the box gives its memory back before another one starts.
         self.returned = min(sum(holder.held_bytes for holder in own), box.total_bytes - box.available_bytes)
         self.available = box.available_bytes + self.returned
         self.cap_bytes = math.floor(limits.cap * box.total_bytes)
@@ -158,7 +158,7 @@ class _Planner:
 
     def _available_reason(self) -> str:
         if self.returned:
-            return f"MemAvailable and {_gib(self.returned)} that the planned units hold now and give back"
+            return f"MemAvailable and {_gib(self.returned)} that the box's own units hold now and give back"
         return "MemAvailable of the box"
 
     def _check_reserve(self) -> None:

@@ -239,6 +239,11 @@ def test_memory_of_the_units_planned_anew_counts_as_free() -> None:
     assert plan["box"]["holders"] == []
     other = plan_memory({**box, "holders": [{**held, "unit": "other.service"}]}, [COORDINATOR])
     assert other["verdict"] == "refused"
+    leaving = plan_memory(
+        {**box, "holders": [{**held, "unit": "other.service"}], "leaving": ["other.service"]}, [COORDINATOR]
+    )
+    assert (leaving["verdict"], leaving["box"]["holders"]) == ("fits", [])
+    assert value(leaving, "available") == 110 * GIB
 
 
 def test_returned_memory_never_exceeds_what_is_used() -> None:
@@ -474,6 +479,7 @@ def test_input_is_left_alone() -> None:
         ({"total_bytes": "121 GiB", "available_bytes": 0}, [], {}, "total_bytes is '121 GiB'"),
         ({**BOX, "platform": "tpu"}, [], {}, "platform is tpu"),
         ({**BOX, "holders": {}}, [], {}, "holders is not a list"),
+        ({**BOX, "leaving": "x.service"}, [], {}, "leaving is not a list"),
         ({**BOX, "holders": ["x"]}, [], {}, "box_memory.holders[0]: expected a mapping"),
         (BOX, [{}], {}, "instances[0]: name is missing"),
         (BOX, [COORDINATOR, COORDINATOR], {}, "two have the same name"),
