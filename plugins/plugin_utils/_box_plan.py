@@ -128,14 +128,19 @@ def _offloaded(args: c.Mapping[str, t.Any]) -> int:
 
 
 def _holders(memory: c.Mapping[str, t.Any], observed: c.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
-    """Return who holds memory: our own units with what was planned for them, everybody else with what they hold."""
+    """Return who holds memory: our own units with what was planned for them, everybody else with what they hold.
+
+    Processes of vLLM are those of our units, unless none of these runs.
+    """
     own = [
         {"name": state["unit"], "unit": state["unit"], "bytes": state["memory_bytes"]}
         for state in observed["instances"].values()
         if state["running"]
     ]
     others = [
-        {"name": one["name"], "pid": one["pid"], "bytes": one["bytes"]} for one in memory["holders"] if not one["vllm"]
+        {"name": one["name"], "pid": one["pid"], "bytes": one["bytes"]}
+        for one in memory["holders"]
+        if not (one["vllm"] and own)
     ]
     return own + others
 

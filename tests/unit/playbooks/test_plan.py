@@ -51,8 +51,15 @@ def run_plan(
     *,
     kept: dict[str, str] | None = None,
     options: str = "",
+    docker: str = "echo '{}'",
 ) -> Run:
-    """Run plan.yml; ``kept`` are the variables for what it keeps, which else lies in the folder."""
+    """Run plan.yml; ``kept`` are the variables for what it keeps, which else lies in the folder.
+
+    ``docker`` is what stands for the command of that name on boxes that this machine stands for.
+    """
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "docker").write_text(f"#!/bin/sh\n{docker}\n", encoding="utf-8")
+    (folder / "bin" / "docker").chmod(0o755)
     ssh = folder / "ssh"
     ssh.write_text(f"#!/bin/sh\ntouch {folder}/connected\nexit 255\n", encoding="utf-8")
     ssh.chmod(0o755)
@@ -89,7 +96,7 @@ def run_plan(
             "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
             "ANSIBLE_INVENTORY_ENABLED": "yaml",
             "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
+            "PATH": f"{folder / 'bin'}:{SCRIPTS}:{os.environ['PATH']}",
         },
         quiet=True,
     )
@@ -186,8 +193,32 @@ def test_a_box_is_asked_once_and_its_answer_kept(tmp_path: pathlib.Path, place: 
     assert run.status == "successful", run.output
     answers = [json.loads((tmp_path / folder / f"{box}.json").read_text(encoding="utf-8")) for box in boxes]
     assert all(answer["memory"]["total_bytes"] > answer["memory"]["available_bytes"] > 0 for answer in answers)
+    assert all(answer["instances"] == {} for answer in answers)
     (tmp_path / folder / "spark-2.json").write_text(json.dumps({"memory": MEMORY}), encoding="utf-8")
     again = run_plan(tmp_path, boxes, kept=kept[place], options=options)
     assert again.status == "successful", again.output
     assert "spark-2: 121.63 GiB, fits" in again.output
     assert "Read the memory of the box" not in again.output
+
+
+def test_a_box_without_docker_engine_has_memory_all_the_same(tmp_path: pathlib.Path) -> None:
+    run = run_plan(tmp_path, asked_boxes("spark-1"), docker="echo no daemon >&2; exit 1")
+    assert run.status == "successful", run.output
+    answer = json.loads((tmp_path / "facts" / "spark-1.json").read_text(encoding="utf-8"))
+    assert answer["memory"]["total_bytes"] > 0
+    assert "no daemon" in answer["instances_unread"]
+
+
+def test_what_a_box_serves_gives_its_memory_back(tmp_path: pathlib.Path) -> None:
+    engine = {"pid": 4711, "name": "VLLM::EngineCore", "bytes": 2 * GIB, "container": "", "vllm": True}
+    memory = {**MEMORY, "available_bytes": round(18.9 * GIB), "holders": [engine]}
+    served = {"reader": {"unit": "vllm-reader.service", "running": True, "memory_bytes": 90 * GIB}}
+    (tmp_path / "facts").mkdir()
+    file = tmp_path / "facts" / "spark-1.json"
+    file.write_text(json.dumps({"memory": memory, "instances": served, "gpu": "cdi"}), encoding="utf-8")
+    run = run_plan(tmp_path, {"spark-1": {}})
+    assert run.status == "successful", run.output
+    assert "MEMORY_HELD_BY_VLLM" not in run.output
+    told = run_plan(tmp_path, {"spark-1": {"box_memory": memory}})
+    assert told.message.startswith("spark-1: vLLM runs on spark-1: its processes hold 2.0 GiB, and")
+    assert "Leave box_memory out, and the box is asked what it serves" in told.message

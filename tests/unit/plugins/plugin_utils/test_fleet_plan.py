@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gb10.fleet.plugins.plugin_utils._box_plan import box_plan
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fleet_plan import CheckpointFolder, Known, plan_box, refusal
 from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import PlanInputError
 
@@ -132,11 +133,100 @@ def test_inventory_comes_before_the_kept_file(tmp_path: pathlib.Path) -> None:
         "checkpoints": {"writer": {}},
     }
     (tmp_path / "spark-1.json").write_text(json.dumps(kept), encoding="utf-8")
-    assert Known.of("spark-1", {}, tmp_path) == Known(kept["memory"], {"writer": {}})
+    file = str(tmp_path / "spark-1.json")
+    assert Known.of("spark-1", {}, tmp_path) == Known(kept["memory"], {"writer": {}}, file=file)
     assert Known.of("spark-1", {"box_memory": MEMORY}, tmp_path) == Known(MEMORY, {"writer": {}})
     assert Known.of("spark-1", {"box_memory": MEMORY, "box_checkpoints": {}}, tmp_path) == Known(MEMORY, {})
     assert Known.of("spark-2", {}, tmp_path) == Known(None, {})
     assert Known.of("spark-1", {}, None) == Known(None, {})
+
+
+ENGINE = {"pid": 4711, "name": "VLLM::EngineCore", "bytes": 2 * GIB, "container": "", "vllm": True}
+SERVING: dict[str, t.Any] = {"total_bytes": 127535084 * 1024, "available_bytes": 38 * GIB, "holders": [ENGINE]}
+
+
+def served(name: str, running: bool = True) -> dict[str, t.Any]:
+    """Return what vllm_instance_info says of an instance, as far as a plan needs it."""
+    return {name: {"unit": f"vllm-{name}.service", "running": running, "memory_bytes": 70 * GIB}}
+
+
+@pytest.mark.parametrize("name", ["writer", "reader"])
+def test_box_that_serves_is_planned_as_site_yml_plans_it(name: str, folder: CheckpointFolder) -> None:
+    """The model role stays as it is, or takes the place of another one: the old engine's memory is free by then."""
+    plan = plan_box("spark-1", [WRITER], Known(SERVING, {}, served(name)), folder)
+    assert plan["verdict"] == "fits"
+    assert plan["box"]["numbers"]["available"]["value"] == (38 + 70) * GIB
+    report = folder.find("example/writer", REVISION)
+    site = box_plan(
+        [WRITER],
+        memory=SERVING,
+        observed={"gpu": "cdi", "instances": served(name)},
+        checkpoints={"writer": report} if report else {},
+        host_reserve_bytes=8 * GIB,
+    )
+    assert site["instances"]["writer"].items() <= plan["instances"]["writer"].items()
+    assert site["box"]["numbers"] == plan["box"]["numbers"]
+
+
+@pytest.mark.parametrize(
+    ("known", "remedy"),
+    [
+        (Known(SERVING, {}), "Leave box_memory out, and the box is asked what it serves; or state in box_memory as"),
+        (
+            Known(SERVING, {}, file="facts/spark-1.json"),
+            "Delete facts/spark-1.json, and the box is asked what it serves; or",
+        ),
+        (
+            Known(SERVING, {}, file="facts/spark-1.json", unread="Docker does not answer."),
+            "is asked what it serves (the last time it could not say: Docker does not answer); or",
+        ),
+    ],
+)
+def test_memory_that_vllm_holds_is_said_where_nobody_knows_whose_it_is(
+    known: Known, remedy: str, folder: CheckpointFolder
+) -> None:
+    plan = plan_box("spark-1", [WRITER], known, folder)
+    (finding,) = [one for one in plan["findings"] if one["id"] == "MEMORY_HELD_BY_VLLM"]
+    assert finding["message"].startswith(
+        "vLLM runs on spark-1: its processes hold 2.0 GiB, and what the driver has for"
+    )
+    assert remedy in finding["remedy"]
+    assert plan["verdict"] == "refused"
+    assert refusal("spark-1", plan).startswith(
+        f"spark-1: {finding['message']} {finding['remedy']} Instance writer needs"
+    )
+    assert "Find out whether it may stop: VLLM::EngineCore (pid 4711) 2.0 GiB" in refusal("spark-1", plan)
+    other = plan_box("spark-1", [{**WRITER, "args": {"swap_space": 4}, "max_num_seqs": 1}], known, folder)
+    assert "vLLM runs on" not in refusal("spark-1", other)
+
+
+def test_vllm_that_is_none_of_ours_is_named_as_who_holds_the_memory(folder: CheckpointFolder) -> None:
+    plan = plan_box("spark-1", [WRITER], Known(SERVING, {}, served("writer", running=False)), folder)
+    assert "Find out whether it may stop: VLLM::EngineCore (pid 4711) 2.0 GiB" in refusal("spark-1", plan)
+    assert "MEMORY_HELD_BY_VLLM" not in [one["id"] for one in plan["findings"]]
+
+
+def test_box_without_a_gpu_is_planned_as_site_yml_plans_it(folder: CheckpointFolder) -> None:
+    vllm = {**WRITER, "vllm": "0.32.0"}
+    assert plan_box("lab", [vllm], Known(MEMORY, {}, {}, gpu="none"), folder)["box"]["platform"] == "cpu"
+    told = Known({**MEMORY, "platform": "gb10"}, {}, {}, gpu="none")
+    assert plan_box("lab", [vllm], told, folder)["box"]["platform"] == "gb10"
+
+
+def test_what_a_box_served_belongs_to_the_memory_read_with_it(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "spark-1.json"
+    kept = {"memory": SERVING, "instances": served("writer"), "gpu": "cdi"}
+    file.write_text(json.dumps(kept), encoding="utf-8")
+    assert Known.of("spark-1", {}, tmp_path) == Known(SERVING, {}, served("writer"), "cdi", "", str(file))
+    assert Known.of("spark-1", {"box_memory": MEMORY}, tmp_path) == Known(MEMORY, {})
+    file.write_text(json.dumps({"memory": SERVING, "instances_unread": "no Docker"}), encoding="utf-8")
+    assert Known.of("spark-1", {}, tmp_path) == Known(SERVING, {}, unread="no Docker", file=str(file))
+
+
+@pytest.mark.parametrize("instances", [[1], {"writer": 3}, {"writer": {"unit": "x", "running": True}}])
+def test_instances_that_nobody_can_read(instances: t.Any, folder: CheckpointFolder) -> None:
+    with pytest.raises(PlanInputError, match=r"spark-1: instances in facts/x\.json are not as .*; delete the file"):
+        plan_box("spark-1", [WRITER], Known(MEMORY, {}, instances, file="facts/x.json"), folder)
 
 
 @pytest.mark.parametrize("text", ["not json", "[]"])
