@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import datetime
 import json
 import pathlib
 import typing as t
@@ -39,7 +40,8 @@ class Known:
     """What is known of a box before it is asked: the info modules' answers; None: not known.
 
     ``instances`` (vllm_instance_info) are those that were placed when the memory was read; ``unread`` says why there is
-    no such answer. ``file`` is where the memory was kept, empty where the inventory tells it.
+    no such answer. ``file`` is where the memory was kept and ``read_at`` when it was read, as people write it in UTC;
+    both are empty where the inventory tells it.
     """
 
     memory: c.Mapping[str, t.Any] | None
@@ -48,6 +50,14 @@ class Known:
     gpu: str = ""
     unread: str = ""
     file: str = ""
+    read_at: str = ""
+
+    @property
+    def source(self) -> str:
+        """Where the memory is from, and how to have it read anew."""
+        if not self.file:
+            return "what box_memory says"
+        return f"{self.file} of {self.read_at}; delete it to ask the box again"
 
     @classmethod
     def of(cls, box: str, variables: c.Mapping[str, t.Any], facts: pathlib.Path | None) -> Known:
@@ -59,10 +69,17 @@ class Known:
             kept = _read(path)
         checkpoints = checkpoints if checkpoints is not None else kept.get("checkpoints") or {}
         # What the box served belongs to the memory that was read with it.
-        if memory is not None or kept.get("memory") is None:
+        if memory is not None or path is None or kept.get("memory") is None:
             return cls(memory, checkpoints)
-        gpu, unread = str(kept.get("gpu") or ""), str(kept.get("instances_unread") or "")
-        return cls(kept["memory"], checkpoints, kept.get("instances"), gpu, unread, str(path))
+        return cls(
+            kept["memory"],
+            checkpoints,
+            kept.get("instances"),
+            gpu=str(kept.get("gpu") or ""),
+            unread=str(kept.get("instances_unread") or ""),
+            file=str(path),
+            read_at=_read_at(kept, path),
+        )
 
 
 class CheckpointFolder:
@@ -121,7 +138,7 @@ def plan_box(
         host_reserve_bytes=_DEFAULT_RESERVE if host_reserve_bytes is None else host_reserve_bytes,
         today=today,
     )
-    plan["box"]["name"] = box
+    plan["box"] |= {"name": box, "source": known.source}
     plan["findings"] += _held_by_vllm(box, known, memory)
     for name, report in checkpoints.items():
         # What is wrong with a checkpoint is wrong with the plan, too.
@@ -206,6 +223,15 @@ def _inspect(place: pathlib.Path) -> dict[str, t.Any] | None:
         return inspect_checkpoint(str(place)).as_dict()
     except CheckpointError as error:
         raise PlanInputError(str(error)) from None
+
+
+def _read_at(kept: c.Mapping[str, t.Any], path: pathlib.Path) -> str:
+    """Return when a box was read: what its file says, or when that was written where it is of an older release."""
+    try:
+        read_at = datetime.datetime.fromisoformat(str(kept.get("read_at"))).astimezone(datetime.UTC)
+    except (OverflowError, ValueError):
+        read_at = datetime.datetime.fromtimestamp(path.stat().st_mtime, tz=datetime.UTC)
+    return f"{read_at:%Y-%m-%d %H:%M} UTC"
 
 
 def _read(path: pathlib.Path) -> dict[str, t.Any]:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import pathlib
+import re
 import sys
 import typing as t
 
@@ -194,9 +196,11 @@ def test_a_box_is_asked_once_and_its_answer_kept(tmp_path: pathlib.Path, place: 
     answers = [json.loads((tmp_path / folder / f"{box}.json").read_text(encoding="utf-8")) for box in boxes]
     assert all(answer["memory"]["total_bytes"] > answer["memory"]["available_bytes"] > 0 for answer in answers)
     assert all(answer["instances"] == {} for answer in answers)
+    assert all(datetime.datetime.fromisoformat(answer["read_at"]) for answer in answers)
     (tmp_path / folder / "spark-2.json").write_text(json.dumps({"memory": MEMORY}), encoding="utf-8")
     again = run_plan(tmp_path, boxes, kept=kept[place], options=options)
     assert again.status == "successful", again.output
+    assert re.search(r"memory: \S+/spark-1\.json of [-0-9]{10} [:0-9]{5} UTC; delete it to ask", again.output)
     assert "spark-2: 121.63 GiB, fits" in again.output
     assert "Read the memory of the box" not in again.output
 

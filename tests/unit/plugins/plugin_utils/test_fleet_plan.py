@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
 import pathlib
 import re
 import typing as t
@@ -14,6 +16,7 @@ import pytest
 from ansible_collections.gb10.fleet.plugins.plugin_utils._box_plan import box_plan
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fleet_plan import CheckpointFolder, Known, plan_box, refusal
 from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_inputs import PlanInputError
+from ansible_collections.gb10.fleet.plugins.plugin_utils._plan_text import plan_text
 
 GIB = 1 << 30
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -133,8 +136,8 @@ def test_inventory_comes_before_the_kept_file(tmp_path: pathlib.Path) -> None:
         "checkpoints": {"writer": {}},
     }
     (tmp_path / "spark-1.json").write_text(json.dumps(kept), encoding="utf-8")
-    file = str(tmp_path / "spark-1.json")
-    assert Known.of("spark-1", {}, tmp_path) == Known(kept["memory"], {"writer": {}}, file=file)
+    read = Known.of("spark-1", {}, tmp_path)
+    assert (read.memory, read.checkpoints) == (kept["memory"], {"writer": {}})
     assert Known.of("spark-1", {"box_memory": MEMORY}, tmp_path) == Known(MEMORY, {"writer": {}})
     assert Known.of("spark-1", {"box_memory": MEMORY, "box_checkpoints": {}}, tmp_path) == Known(MEMORY, {})
     assert Known.of("spark-2", {}, tmp_path) == Known(None, {})
@@ -208,7 +211,9 @@ def test_vllm_that_is_none_of_ours_is_named_as_who_holds_the_memory(folder: Chec
 
 def test_box_without_a_gpu_is_planned_as_site_yml_plans_it(folder: CheckpointFolder) -> None:
     vllm = {**WRITER, "vllm": "0.32.0"}
-    assert plan_box("lab", [vllm], Known(MEMORY, {}, {}, gpu="none"), folder)["box"]["platform"] == "cpu"
+    plan = plan_box("lab", [vllm], Known(MEMORY, {}, {}, gpu="none"), folder)
+    assert plan["box"]["platform"] == "cpu"
+    assert plan_text(plan).startswith("lab: 121.63 GiB, no GPU, fits\n")
     told = Known({**MEMORY, "platform": "gb10"}, {}, {}, gpu="none")
     assert plan_box("lab", [vllm], told, folder)["box"]["platform"] == "gb10"
 
@@ -217,10 +222,40 @@ def test_what_a_box_served_belongs_to_the_memory_read_with_it(tmp_path: pathlib.
     file = tmp_path / "spark-1.json"
     kept = {"memory": SERVING, "instances": served("writer"), "gpu": "cdi"}
     file.write_text(json.dumps(kept), encoding="utf-8")
-    assert Known.of("spark-1", {}, tmp_path) == Known(SERVING, {}, served("writer"), "cdi", "", str(file))
+    read = Known.of("spark-1", {}, tmp_path)
+    assert (read.instances, read.gpu, read.unread, read.file) == (served("writer"), "cdi", "", str(file))
     assert Known.of("spark-1", {"box_memory": MEMORY}, tmp_path) == Known(MEMORY, {})
     file.write_text(json.dumps({"memory": SERVING, "instances_unread": "no Docker"}), encoding="utf-8")
-    assert Known.of("spark-1", {}, tmp_path) == Known(SERVING, {}, unread="no Docker", file=str(file))
+    read = Known.of("spark-1", {}, tmp_path)
+    assert (read.instances, read.gpu, read.unread, read.file) == (None, "", "no Docker", str(file))
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        ({"read_at": "2026-08-01T14:03:59Z"}, "2026-08-01 14:03 UTC"),
+        ({"read_at": "2026-08-01T14:03:59+02:00"}, "2026-08-01 12:03 UTC"),
+        # What an earlier release has kept, or a person has edited, is as old as its file.
+        ({}, "2026-07-30 20:00 UTC"),
+        ({"read_at": "of late"}, "2026-07-30 20:00 UTC"),
+        ({"read_at": 3}, "2026-07-30 20:00 UTC"),
+        ({"read_at": "0001-01-01T00:00:00+14:00"}, "2026-07-30 20:00 UTC"),
+    ],
+)
+def test_plan_says_where_its_memory_is_from_and_of_when(
+    kept: dict[str, t.Any], says: str, tmp_path: pathlib.Path, folder: CheckpointFolder
+) -> None:
+    file = tmp_path / "spark-1.json"
+    file.write_text(json.dumps({"memory": MEMORY, **kept}), encoding="utf-8")
+    os.utime(file, (0, datetime.datetime(2026, 7, 30, 20, 0, 30, tzinfo=datetime.UTC).timestamp()))
+    plan = plan_box("spark-1", [WRITER], Known.of("spark-1", {}, tmp_path), folder)
+    lines = plan_text(plan).splitlines()
+    assert lines[:2] == [
+        "spark-1: 121.63 GiB, fits",
+        f"memory: {file} of {says}; delete it to ask the box again",
+    ]
+    told = plan_box("spark-1", [WRITER], Known.of("spark-1", {"box_memory": MEMORY}, tmp_path), folder)
+    assert plan_text(told).splitlines()[1] == "memory: what box_memory says"
 
 
 @pytest.mark.parametrize("instances", [[1], {"writer": 3}, {"writer": {"unit": "x", "running": True}}])
