@@ -45,6 +45,9 @@ _NO_CHECKPOINT: t.Final = (
     "kv_cache_memory_bytes for the model role, measured with its boot log."
 )
 
+# Files that are read already are let go of; those that are being read are not.
+_DROP: t.Final = "sudo sh -c 'while sleep 2; do echo 3 > /proc/sys/vm/drop_caches; done'"
+
 
 def plan_memory(
     box_memory: t.Mapping[str, t.Any],
@@ -264,11 +267,13 @@ class _Planner:
         if need.granted() + need.page_cache > free:
             self._say(
                 "PAGE_CACHE_FILLS_POOL",
-                "warning",
+                "info",
                 f"While {instance.name} loads, {_gib(need.weights)} of weights and as much page cache do not fit into "
-                f"{_gib(free)} together.",
-                "The driver fails to allocate although the kernel calls page cache available.",
-                "Let the unit drop the page cache while it loads whenever MemFree falls below 8 GiB.",
+                f"{_gib(free)} together, so the kernel has to take page cache back while the driver allocates.",
+                "Some boots failed with NV_ERR_NO_MEMORY although the kernel called page cache available.",
+                "The start gate drops the page cache once, before each start. If a boot fails with NV_ERR_NO_MEMORY "
+                f"all the same, drop it on the box while the next one loads: {_DROP}; if that does not help, take a "
+                "smaller checkpoint.",
             )
         self.used += need.total(kv_bytes)
         self.placed.append(instance.name)
