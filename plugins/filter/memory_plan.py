@@ -24,6 +24,7 @@ options:
       - The memory of the box as M(gb10.fleet.memory_info) returns it.
       - C(total_bytes) and C(available_bytes) are required. C(holders) is a list of mappings with C(name), C(bytes) and,
         where they are known, C(unit) and C(pid); what the units of the planned instances hold counts as free.
+        C(leaving) is a list of further units that are stopped before, and whose memory counts as free, too.
       - C(platform) is V(gb10), the default, or V(cpu) for a host on which vLLM runs without a GPU.
     type: dict
     required: true

@@ -13,7 +13,8 @@ description:
   - Plans each box with P(gb10.fleet.box_plan#filter), the same plan that C(site.yml) uses, and shows it as a bar, a
     table, the command lines and the findings.
   - The memory of a box is the variable C(box_memory) (what M(gb10.fleet.memory_info) returns), or what the file
-    C(NAME.json) in O(facts) says under C(memory).
+    C(NAME.json) in O(facts) says under C(memory). What that file says under C(instances) (what
+    M(gb10.fleet.vllm_instance_info) returned of them when the memory was read) gives its memory back.
   - What the checkpoints are is the variable C(box_checkpoints) (what M(gb10.fleet.checkpoint_info) returns, by the name
     of the instance), what the same file says under C(checkpoints), or what lies in O(checkpoints).
   - Fails where a plan is refused or an inventory is wrong, with one sentence for each box.

@@ -63,12 +63,14 @@ def batches(
     return Batches(tuple(box for batch in found for box in batch), tuple(len(batch) for batch in found))
 
 
-_ADVICE: t.Final = "fleet_batches: {} is no size of a batch; write numbers of boxes or shares, such as [1, '50%']."
+_ADVICE: t.Final = (
+    "fleet_batches: {} is no size of a batch; write numbers of boxes or shares of up to 100%, such as [1, '50%']."
+)
 
 
 def _number(size: object, boxes: int) -> int:
     share = re.fullmatch(r"(\d{1,3})%", size) if isinstance(size, str) else None
-    if share:
+    if share and int(share[1]) <= 100:
         return max(1, int(share[1]) * boxes // 100)
     number = int(size) if isinstance(size, str) and size.isdigit() else size
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:

@@ -56,6 +56,8 @@ def box_plan(
         "available_bytes": memory["available_bytes"],
         "platform": "cpu" if observed["gpu"] == "none" else "gb10",
         "holders": _holders(memory, observed),
+        # A switch stops what the inventory does not name any more before it starts anything.
+        "leaving": [state["unit"] for state in observed["instances"].values()],
     }
     wanted = [_entry(one, checkpoints.get(one["name"], {})) for one in instances]
     plan = plan_memory(pool, wanted, host_reserve_bytes=host_reserve_bytes)
@@ -126,14 +128,19 @@ def _offloaded(args: c.Mapping[str, t.Any]) -> int:
 
 
 def _holders(memory: c.Mapping[str, t.Any], observed: c.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
-    """Return who holds memory: our own units with what was planned for them, everybody else with what they hold."""
+    """Return who holds memory: our own units with what was planned for them, everybody else with what they hold.
+
+    Processes of vLLM are those of our units, unless none of these runs.
+    """
     own = [
         {"name": state["unit"], "unit": state["unit"], "bytes": state["memory_bytes"]}
         for state in observed["instances"].values()
         if state["running"]
     ]
     others = [
-        {"name": one["name"], "pid": one["pid"], "bytes": one["bytes"]} for one in memory["holders"] if not one["vllm"]
+        {"name": one["name"], "pid": one["pid"], "bytes": one["bytes"]}
+        for one in memory["holders"]
+        if not (one["vllm"] and own)
     ]
     return own + others
 

@@ -45,6 +45,9 @@ _NO_CHECKPOINT: t.Final = (
     "kv_cache_memory_bytes for the model role, measured with its boot log."
 )
 
+# Files that are read already are let go of; those that are being read are not.
+_DROP: t.Final = "sudo sh -c 'while sleep 2; do echo 3 > /proc/sys/vm/drop_caches; done'"
+
 
 def plan_memory(
     box_memory: t.Mapping[str, t.Any],
@@ -108,10 +111,10 @@ class _Planner:
         self.used = 0
         self.placed: list[str] = []
         self.boot_peak = 0
-        units = {f"vllm-{instance.name}.service" for instance in instances}
+        units = {f"vllm-{instance.name}.service" for instance in instances} | box.leaving
         own = [holder for holder in box.holders if holder.unit in units]
         self.others = [holder for holder in box.holders if holder.unit not in units]
-        # An instance that is planned anew gives its memory back before it starts.
+        # An instance that is planned anew or taken off the box gives its memory back before another one starts.
         self.returned = min(sum(holder.held_bytes for holder in own), box.total_bytes - box.available_bytes)
         self.available = box.available_bytes + self.returned
         self.cap_bytes = math.floor(limits.cap * box.total_bytes)
@@ -158,7 +161,7 @@ class _Planner:
 
     def _available_reason(self) -> str:
         if self.returned:
-            return f"MemAvailable and {_gib(self.returned)} that the planned units hold now and give back"
+            return f"MemAvailable and {_gib(self.returned)} that the box's own units hold now and give back"
         return "MemAvailable of the box"
 
     def _check_reserve(self) -> None:
@@ -264,11 +267,13 @@ class _Planner:
         if need.granted() + need.page_cache > free:
             self._say(
                 "PAGE_CACHE_FILLS_POOL",
-                "warning",
+                "info",
                 f"While {instance.name} loads, {_gib(need.weights)} of weights and as much page cache do not fit into "
-                f"{_gib(free)} together.",
-                "The driver fails to allocate although the kernel calls page cache available.",
-                "Let the unit drop the page cache while it loads whenever MemFree falls below 8 GiB.",
+                f"{_gib(free)} together, so the kernel has to take page cache back while the driver allocates.",
+                "Some boots failed with NV_ERR_NO_MEMORY although the kernel called page cache available.",
+                "The start gate drops the page cache once, before each start. If a boot fails with NV_ERR_NO_MEMORY "
+                f"all the same, drop it on the box while the next one loads: {_DROP}; if that does not help, take a "
+                "smaller checkpoint.",
             )
         self.used += need.total(kv_bytes)
         self.placed.append(instance.name)

@@ -84,13 +84,14 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Box:
-    """The memory of a box as it was observed."""
+    """The memory of a box as it was observed, and the units of it that are stopped before anything is started."""
 
     name: str
     platform: str
     total_bytes: int
     available_bytes: int
     holders: tuple[Holder, ...]
+    leaving: frozenset[str]
 
     @classmethod
     def read(cls, data: t.Any) -> Box:
@@ -110,12 +111,16 @@ class Box:
         holders = [] if fields.get("holders") is None else fields["holders"]
         if not isinstance(holders, list):
             raise PlanInputError("box_memory: holders is not a list; leave it out or give a list of mappings.")
+        leaving = fields.get("leaving") or []
+        if not isinstance(leaving, list):
+            raise PlanInputError("box_memory: leaving is not a list; leave it out or give a list of units.")
         return cls(
             str(fields.get("name") or ""),
             platform,
             total,
             available,
             tuple(Holder.read(entry, f"box_memory.holders[{index}]") for index, entry in enumerate(holders)),
+            frozenset(map(str, leaving)),
         )
 
 

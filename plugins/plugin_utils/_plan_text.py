@@ -25,7 +25,9 @@ def plan_text(plan: t.Mapping[str, t.Any]) -> str:
     total = numbers["total"]["value"]
     name = plan["box"]["name"] or "box"
     parts = _parts(plan)
-    lines = [f"{name}: {total / GIB:.2f} GiB, {'fits' if plan['verdict'] == 'fits' else 'REFUSED'}"]
+    gpu = ", no GPU" if plan["box"]["platform"] == "cpu" else ""
+    lines = [f"{name}: {total / GIB:.2f} GiB{gpu}, {'fits' if plan['verdict'] == 'fits' else 'REFUSED'}"]
+    lines += [f"memory: {plan['box']['source']}"] if plan["box"].get("source") else []
     lines += [
         f"[{_bar(parts, total)}]",
         "  ".join(f"{mark} {label} {size / GIB:.1f}" for mark, label, size in parts),

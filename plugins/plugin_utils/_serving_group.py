@@ -291,7 +291,9 @@ def _address_problems(group: Group, fleet: Fleet, shares: c.Mapping[str, fabrics
         remedy = f"put the address of its fabric interface into host_vars of {box}, such as 192.168.100.11"
         if given is None:
             what = f"{box} of the group {group.name} does not say where its rank is reached"
-            yield Problem(path, f"{what}, and no fabric has it for a member", f"name it in fabric.members, or {remedy}")
+            cure = f"name it in fabric.members, or {remedy}"
+            # Where the group stands, as every box of it runs into this.
+            yield Problem(("serving_group",), f"{what}, and no fabric has it for a member", cure, group.value)
             continue
         try:
             address = ipaddress.ip_address(given if isinstance(given, str) else "")

@@ -2,17 +2,20 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""playbooks/plan.yml on boxes that cannot be reached: what is known of them is enough, and nothing else is."""
+"""playbooks/plan.yml: no box is reached for of which enough is known, and the others are asked."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import pathlib
+import re
 import sys
 import typing as t
 
 import ansible_runner
+import pytest
 
 CHECKOUT = pathlib.Path(__file__).parents[3]
 SCRIPTS = pathlib.Path(sys.executable).parent
@@ -43,13 +46,27 @@ class Run(t.NamedTuple):
 
 
 def run_plan(
-    folder: pathlib.Path, hosts: dict[str, t.Any], sequences: int = 4, group: dict[str, t.Any] | None = None
+    folder: pathlib.Path,
+    hosts: dict[str, t.Any],
+    sequences: int = 4,
+    group: dict[str, t.Any] | None = None,
+    *,
+    kept: dict[str, str] | None = None,
+    options: str = "",
+    docker: str = "echo '{}'",
 ) -> Run:
+    """Run plan.yml; ``kept`` are the variables for what it keeps, which else lies in the folder.
+
+    ``docker`` is what stands for the command of that name on boxes that this machine stands for.
+    """
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "docker").write_text(f"#!/bin/sh\n{docker}\n", encoding="utf-8")
+    (folder / "bin" / "docker").chmod(0o755)
     ssh = folder / "ssh"
     ssh.write_text(f"#!/bin/sh\ntouch {folder}/connected\nexit 255\n", encoding="utf-8")
     ssh.chmod(0o755)
-    (folder / "runner").mkdir()
-    (folder / "checkpoints" / "example" / "writer").mkdir(parents=True)
+    (folder / "runner").mkdir(exist_ok=True)
+    (folder / "checkpoints" / "example" / "writer").mkdir(parents=True, exist_ok=True)
     (folder / "checkpoints" / "example" / "writer" / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     writer = {
         "checkpoint": {"repo": "example/writer", "revision": REVISION},
@@ -73,15 +90,15 @@ def run_plan(
         playbook=str(CHECKOUT / "playbooks" / "plan.yml"),
         inventory=str(folder / "hosts.json"),
         extravars={
-            "plan_facts": str(folder / "facts"),
             "plan_checkpoints": str(folder / "checkpoints"),
-            "plan_dest": str(folder / "plan.json"),
+            **({"plan_facts": str(folder / "facts"), "plan_dest": str(folder / "plan.json")} if kept is None else kept),
         },
+        cmdline=options or None,
         envvars={
             "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
             "ANSIBLE_INVENTORY_ENABLED": "yaml",
             "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
+            "PATH": f"{folder / 'bin'}:{SCRIPTS}:{os.environ['PATH']}",
         },
         quiet=True,
     )
@@ -157,3 +174,55 @@ def test_a_ring_is_planned_although_its_addresses_are_not_known_yet(tmp_path: pa
     assert run.status == "successful", run.output
     assert not run.connected
     assert "--master-addr" not in run.plans["spark-3"]["instances"]["writer"]["command"]
+
+
+# --- boxes that have to be asked -------------------------------------------------------------------------------------
+
+
+def asked_boxes(*names: str) -> dict[str, t.Any]:
+    """Return boxes that this machine stands for; what is asked of them is read for real."""
+    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
+    return {name: {**here, "model_roles": []} for name in names}
+
+
+@pytest.mark.parametrize(("place", "options"), [("default", ""), ("relative", "--check"), ("absolute", "")])
+def test_a_box_is_asked_once_and_its_answer_kept(tmp_path: pathlib.Path, place: str, options: str) -> None:
+    """Paths count from where the command is given, as those of plan_boxes do; here that is the runner's folder."""
+    folder = {"default": "runner/facts", "relative": "runner/of/mine", "absolute": "deep/facts"}[place]
+    kept = {"default": {}, "relative": {"plan_facts": "of/mine"}, "absolute": {"plan_facts": f"{tmp_path}/{folder}"}}
+    boxes = asked_boxes("spark-1", "spark-2")
+    run = run_plan(tmp_path, boxes, kept=kept[place], options=options)
+    assert run.status == "successful", run.output
+    answers = [json.loads((tmp_path / folder / f"{box}.json").read_text(encoding="utf-8")) for box in boxes]
+    assert all(answer["memory"]["total_bytes"] > answer["memory"]["available_bytes"] > 0 for answer in answers)
+    assert all(answer["instances"] == {} for answer in answers)
+    assert all(datetime.datetime.fromisoformat(answer["read_at"]) for answer in answers)
+    (tmp_path / folder / "spark-2.json").write_text(json.dumps({"memory": MEMORY}), encoding="utf-8")
+    again = run_plan(tmp_path, boxes, kept=kept[place], options=options)
+    assert again.status == "successful", again.output
+    assert re.search(r"memory: \S+/spark-1\.json of [-0-9]{10} [:0-9]{5} UTC; delete it to ask", again.output)
+    assert "spark-2: 121.63 GiB, fits" in again.output
+    assert "Read the memory of the box" not in again.output
+
+
+def test_a_box_without_docker_engine_has_memory_all_the_same(tmp_path: pathlib.Path) -> None:
+    run = run_plan(tmp_path, asked_boxes("spark-1"), docker="echo no daemon >&2; exit 1")
+    assert run.status == "successful", run.output
+    answer = json.loads((tmp_path / "facts" / "spark-1.json").read_text(encoding="utf-8"))
+    assert answer["memory"]["total_bytes"] > 0
+    assert "no daemon" in answer["instances_unread"]
+
+
+def test_what_a_box_serves_gives_its_memory_back(tmp_path: pathlib.Path) -> None:
+    engine = {"pid": 4711, "name": "VLLM::EngineCore", "bytes": 2 * GIB, "container": "", "vllm": True}
+    memory = {**MEMORY, "available_bytes": round(18.9 * GIB), "holders": [engine]}
+    served = {"reader": {"unit": "vllm-reader.service", "running": True, "memory_bytes": 90 * GIB}}
+    (tmp_path / "facts").mkdir()
+    file = tmp_path / "facts" / "spark-1.json"
+    file.write_text(json.dumps({"memory": memory, "instances": served, "gpu": "cdi"}), encoding="utf-8")
+    run = run_plan(tmp_path, {"spark-1": {}})
+    assert run.status == "successful", run.output
+    assert "MEMORY_HELD_BY_VLLM" not in run.output
+    told = run_plan(tmp_path, {"spark-1": {"box_memory": memory}})
+    assert told.message.startswith("spark-1: vLLM runs on spark-1: its processes hold 2.0 GiB, and")
+    assert "Leave box_memory out, and the box is asked what it serves" in told.message

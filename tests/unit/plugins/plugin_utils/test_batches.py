@@ -55,7 +55,7 @@ def test_no_boxes_are_no_batches() -> None:
     assert _batches.batches([], []) == _batches.Batches((), ())
 
 
-@pytest.mark.parametrize("wanted", [[], [0], ["half"], [True], [None], {}, [-1], ["1000%"]])
+@pytest.mark.parametrize("wanted", [[], [0], ["half"], [True], [None], {}, [-1], ["1000%"], [1, "150%"]])
 def test_what_is_no_size_is_refused(wanted: t.Any) -> None:
     with pytest.raises(_batches.BatchError, match=r"fleet_batches: .* write numbers of boxes or shares"):
         _batches.batches(BOXES, [], wanted)

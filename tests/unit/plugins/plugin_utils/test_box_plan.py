@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gb10.fleet.plugins.module_utils._model_geometry import ModelGeometry
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _box_plan, _group_plan
 from ansible_collections.gb10.fleet.plugins.plugin_utils._box_plan import box_plan
 from tests.unit.plugins.plugin_utils.test_image_kernels import NATIVE, image, instance
@@ -74,6 +75,23 @@ def test_an_image_that_cannot_run_it_refuses_the_plan_that_would_fit() -> None:
 def test_another_image_on_the_box_says_nothing_of_this_one() -> None:
     made = plan(instance(), {"example/other@sha256:2": image({}, files=[])})
     assert made["verdict"] == "fits"
+
+
+@pytest.mark.parametrize("served", ["writer", "reader"])
+def test_the_usual_edit_fits_whatever_the_box_serves_now(served: str) -> None:
+    """What the inventory does not name any more is stopped before the new one starts, so its memory is free by then."""
+    state = {"unit": f"vllm-{served}.service", "memory_bytes": 90 * GIB, "running": True}
+    engine = {"pid": 4711, "name": "VLLM::EngineCore", "bytes": 2 * GIB, "container": "", "vllm": True}
+    made = box_plan(
+        [{key: value for key, value in instance().items() if key != "gpu_memory_utilization"}],
+        memory={**MEMORY, "available_bytes": 19 * GIB, "holders": [engine]},
+        observed={**OBSERVED, "instances": {served: state}},
+        checkpoints={"writer": {**CHECKPOINT, "geometry": ModelGeometry.from_config(GEOMETRY_CONFIG).as_dict()}},
+        host_reserve_bytes=8 * GIB,
+    )
+    assert (made["verdict"], errors(made)) == ("fits", [])
+    assert made["box"]["numbers"]["available"]["value"] == (19 + 90) * GIB
+    assert made["box"]["holders"] == []
 
 
 def test_facts_that_only_the_checkpoint_decides_are_judged_on_a_day() -> None:

@@ -463,6 +463,22 @@ def test_a_group_without_fabric_and_addresses_is_refused_in_one_sentence() -> No
     assert "fabric: {topology: switch, members: [spark-1, spark-2, spark-3]}" in sentence
 
 
+def test_a_box_that_the_fabric_leaves_out_is_said_where_its_group_stands() -> None:
+    """Each box of the group runs into it; said of the same place, it is one sentence and not three."""
+    three: dict[str, t.Any] = {"model_role": "writer", "pipeline_parallel_size": 3}
+    found = on_fabric(value=three, boxes=3)
+    problems = []
+    for box in ("spark-1", "spark-2", "spark-3"):
+        group, _wrong = groups.find(box, found)
+        assert group is not None
+        problems += list(groups.group_problems(group, CATALOGUE, found))
+    (one,) = {said(problem) for problem in problems}
+    assert one.startswith(
+        "serving_group: spark-3 of the group pair does not say where its rank is reached, and no fabric"
+    )
+    assert all(problem.value is three for problem in problems)
+
+
 GONE: dict[str, t.Any] = {
     "ports": [],
     "single": [],
