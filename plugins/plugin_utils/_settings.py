@@ -22,8 +22,11 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils._text_sanity import SCRIPT_NAMES
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Kind, Problem
+from ansible_collections.gb10.fleet.plugins.plugin_utils._unit import Liveness
 
 _WEEK_S: t.Final = 7 * 24 * 3600
+# What a start may take beyond its limits, as __vllm_server_start_limit_interval of the role has it.
+_SLACK_S: t.Final = 60
 _PACKAGE: t.Final = r"[a-z0-9][a-z0-9+.-]*(?::[a-z0-9]+)?(?:=[\w.+:~-]+)?"
 # A slip of the finger; names that share no more than a word with one of ours are somebody else's.
 _OURS: t.Final = 0.85
@@ -185,6 +188,16 @@ OTHERS: t.Final = (
     "model_store_folder",
     "model_store_hf_token",
 )
+# What decides whether the watch ever comes to the end of its restarts, with the values that the role has by default.
+ENDLESS: t.Final[c.Mapping[str, int]] = {
+    "vllm_server_liveness_window": 21600,
+    "vllm_server_liveness_restarts": 3,
+    "vllm_server_liveness_period": 300,
+    "vllm_server_boot_timeout": 1800,
+    "vllm_server_gate_timeout": 240,
+    "vllm_server_stop_timeout": 60,
+    "vllm_server_restart_delay": 10,
+}
 _SECRETS: t.Final = ("vllm_server_hf_token", "vllm_server_api_key")
 _PREFIXES: t.Final = (
     "vllm_server_",
@@ -260,22 +273,47 @@ def _together(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
         what = f"{version} is not of the branch {branch}"
         remedy = f'say nvidia_driver_branch: "{version.partition(".")[0]}" as well, or choose a version of {branch}'
         yield Problem(("nvidia_driver_version",), what, remedy, version)
-    limits = [
-        _number(variables.get(f"vllm_server_liveness_{name}", default))
-        for name, default in (("window", 21600), ("restarts", 3), ("period", 300))
-    ]
-    window, restarts, period = limits
-    if None not in limits and 0 < t.cast("int", window) < t.cast("int", restarts) * t.cast("int", period):
-        what = f"within {window} s there is no time for {restarts} restarts, a look every {period} s at most"
-        enough = t.cast("int", restarts) * t.cast("int", period)
-        remedy = f"give it {enough} or more, or an engine that dies again and again is restarted for ever"
-        yield Problem(("vllm_server_liveness_window",), what, remedy, variables.get("vllm_server_liveness_window"))
+    yield from _endless(variables)
 
 
-def _number(given: object) -> int | None:
-    if isinstance(given, bool):
-        return None
-    return int(given) if isinstance(given, int) or (isinstance(given, str) and given.isdecimal()) else None
+def least_window_s(of: c.Mapping[str, int]) -> int:
+    """Return the least window in which the watch counts its restarts, so that it comes to the end of them, in seconds.
+
+    ``of`` has the settings of ENDLESS. An engine that fails again each time, however long it takes over its boot, has
+    then used up its restarts before the first of them is forgotten.
+    """
+    return of["vllm_server_liveness_restarts"] * (_full_start_s(of) + _failing_s(of))
+
+
+def _full_start_s(of: c.Mapping[str, int]) -> int:
+    """Return how long an engine may take to end, and then to serve, as systemd's limit of starts counts it."""
+    times = ("stop_timeout", "restart_delay", "gate_timeout", "boot_timeout")
+    return sum(of[f"vllm_server_{name}"] for name in times) + _SLACK_S
+
+
+def _failing_s(of: c.Mapping[str, int]) -> int:
+    limits = {name: of[f"vllm_server_liveness_{name}"] for name in ("period", "restarts", "window")}
+    return Liveness(period_s=limits["period"], restarts=limits["restarts"], window_s=limits["window"]).failing_s
+
+
+def _endless(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
+    """Yield that a watch would never come to the end of its restarts, since it forgets the first before the last."""
+    of = {name: _of_command_line(variables.get(name, default), SETTINGS[name]) for name, default in ENDLESS.items()}
+    on = _of_command_line(variables.get("vllm_server_liveness", True), SETTINGS["vllm_server_liveness"])
+    if on is False or any(one for name, value in of.items() for one in schema.problems(value, SETTINGS[name])):
+        return
+    known = t.cast("dict[str, int]", of)
+    window, restarts = known["vllm_server_liveness_window"], known["vllm_server_liveness_restarts"]
+    least = least_window_s(known)
+    if window >= least:
+        return
+    serves = f"{_full_start_s(known)} s to serve again (vllm_server_boot_timeout and others)"
+    failed = f"{_failing_s(known)} s to be seen to fail (vllm_server_liveness_period)"
+    what = f"within {window} s there is no time for {restarts} restarts of an engine that takes {serves} and {failed}"
+    enough = f"give it {least} or more" if least <= _WEEK_S else f"no window is long enough (at most {_WEEK_S})"
+    less = "lower vllm_server_liveness_restarts or these times"
+    remedy = f"{enough}, or {less}, or it is restarted for ever" if least <= _WEEK_S else f"{enough}: {less}"
+    yield Problem(("vllm_server_liveness_window",), what, remedy, variables.get("vllm_server_liveness_window"))
 
 
 def _of_command_line(given: object, kind: Kind) -> object:

@@ -283,7 +283,7 @@ FAULTS: dict[str, Fault] = {
         ("vllm_server_liveness_period", "5 is not between 15 and 86400"), box=BOX + "vllm_server_liveness_period: 5\n"
     ),
     "a watch that restarts for ever": Fault(
-        ("vllm_server_liveness_window", "within 60 s there is no time for 3 restarts", "give it 900 or more"),
+        ("vllm_server_liveness_window", "within 60 s there is no time for 3 restarts", "give it 9510 or more"),
         box=BOX + "vllm_server_liveness_window: 60\n",
     ),
     "a variable of another role that is misspelt": Fault(
