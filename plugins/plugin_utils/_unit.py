@@ -45,9 +45,10 @@ class Liveness:
 
     @property
     def every_s(self) -> int:
-        """The time from one look to the next, so that a dead engine is noticed within one period.
+        """The time from one look to the next, so that a dead engine is noticed within one period, or 16 s at the least.
 
-        A tenth of the wait for an answer, 5 s at most, is for seeing whether the tokens of others move.
+        A tenth of the wait for an answer, 5 s at most, is for seeing whether the tokens of others move. Looks are no
+        less than 5 s apart, so that with a period of 15 s an answer is known after 5 + 1 + 10 s.
         """
         return max(5, self.period_s - self.answer_s - min(5, -(-self.answer_s // 10)))
 
