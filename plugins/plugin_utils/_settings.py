@@ -19,6 +19,7 @@ import ipaddress
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import key_fault
 from ansible_collections.gb10.fleet.plugins.module_utils._text_sanity import SCRIPT_NAMES
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Kind, Problem
@@ -199,6 +200,8 @@ ENDLESS: t.Final[c.Mapping[str, int]] = {
     "vllm_server_restart_delay": 10,
 }
 _SECRETS: t.Final = ("vllm_server_hf_token", "vllm_server_api_key")
+# The key of an engine, as a variable and as the name that vLLM reads it from.
+_KEYS: t.Final = ("vllm_server_api_key", "VLLM_API_KEY")
 _PREFIXES: t.Final = (
     "vllm_server_",
     "fabric_",
@@ -251,8 +254,8 @@ def _nearest_claim(name: str, claims: c.Collection[str]) -> str:
 def _secrets(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
     """Yield what is wrong with secrets, which are checked, and never shown."""
     for name in _SECRETS:
-        if name in variables and not _one_line(variables[name]):
-            yield Problem((name,), "it is not one line of text", "put the secret itself there, in quotes", name)
+        if name in variables:
+            yield from _secret(name, variables[name], (name,))
     secrets = variables.get("vllm_server_secret_env", {})
     if not isinstance(secrets, dict):
         yield Problem(("vllm_server_secret_env",), "it is not a mapping", "write it like this: {NAME: secret}", secrets)
@@ -262,8 +265,17 @@ def _secrets(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name), re.ASCII):
             what = "it is not the name of an environment variable"
             yield Problem(path, what, "use letters, digits, underscores", name)
-        elif not _one_line(value):
-            yield Problem(path, "it is not one line of text", "put the secret itself there, in quotes", name)
+        else:
+            yield from _secret(name, value, path)
+
+
+def _secret(name: str, value: object, path: schema.Path) -> c.Iterator[Problem]:
+    """Yield what is wrong with one secret, with the name for its place. The box itself sends the key of its engines."""
+    if not isinstance(value, str) or schema.control_character(value):
+        yield Problem(path, "it is not one line of text", "put the secret itself there, in quotes", name)
+    elif name in _KEYS and (fault := key_fault(value)):
+        remedy = "choose one of letters, digits and punctuation, or neither the box nor a client could ask the engine"
+        yield Problem(path, f"it {fault}", remedy, name)
 
 
 def _together(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
@@ -323,7 +335,3 @@ def _of_command_line(given: object, kind: Kind) -> object:
     if int in kind.types and re.fullmatch(r"-?[0-9]{1,18}", given):
         return int(given)
     return given.lower() == "true" if bool in kind.types and given.lower() in {"true", "false"} else given
-
-
-def _one_line(value: object) -> bool:
-    return isinstance(value, str) and not schema.control_character(value)

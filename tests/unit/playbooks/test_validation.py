@@ -276,6 +276,14 @@ FAULTS: dict[str, Fault] = {
         ("vllm_server_api_key", "it is not one line of text"),
         box=BOX + 'vllm_server_api_key: "hidden\\nLD_PRELOAD=/x"\n',
     ),
+    "a key of several words": Fault(
+        ("vllm_server_api_key", "it holds spaces, control or non-ASCII characters", "choose one of letters"),
+        box=BOX + "vllm_server_api_key: correct horse hidden\n",
+    ),
+    "a key of another alphabet among the secrets": Fault(
+        ("vllm_server_secret_env.VLLM_API_KEY", "which no HTTP header can carry"),
+        box=BOX + "vllm_server_secret_env: {VLLM_API_KEY: schlüssel-hidden}\n",
+    ),
     "a timeout below nothing": Fault(
         ("vllm_server_boot_timeout", "-5 is not between 1 and"), box=BOX + "vllm_server_boot_timeout: -5\n"
     ),

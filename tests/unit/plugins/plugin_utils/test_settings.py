@@ -98,6 +98,7 @@ def test_a_value_that_would_fail_later(name: str, value: object, what: str) -> N
         {"vllm_server_liveness_window": 9510},
         {"vllm_server_boot_timeout": 5830},
         {"vllm_server_liveness_window": 10, "vllm_server_liveness": "false"},
+        {"vllm_server_api_key": "", "vllm_server_secret_env": {"VLLM_API_KEY": "sk-1!~", "PASSWORD": "zwei Wörter"}},
         {"container_runtime_docker_packages": ["docker.io", "docker-cli=5:28.0~x"]},
     ],
 )
