@@ -59,11 +59,15 @@ foreign:
   elements: str
   sample: []
 instances:
-  description: By name, the state of every instance in RV(placed) and O(instances).
+  description:
+    - By name, the state of every instance in RV(placed) and O(instances).
+    - C(up) is whether its engine runs, or systemd is about to start it (its boot, its gate, the pause between two
+      tries). A rank of a serving group that waits for the others without an engine is not up.
+    - C(due) is whether it is down and enabled, so that the next boot brings it back.
   returned: success
   type: dict
   sample:
-    coordinator: {active_state: active, running_spec: 6f1c, port: 8000}
+    coordinator: {up: true, due: false, active_state: active, running_spec: 6f1c, port: 8000}
 images:
   description: By image of O(images), its id on the box, or an empty string where it is not there.
   returned: success
