@@ -56,6 +56,7 @@ from ansible_collections.gb10.fleet.plugins.module_utils import (
     _instance,
     _journal,
     _memory,
+    _openai_api,
     _probe,
     _process_state,
     _proof,
@@ -182,12 +183,18 @@ def ready(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     process = _process_state.pid_check(int(os.environ.get("MAINPID") or 0))
     if settings.get("group") and settings["group"]["rank"] > 0:
         return follow(status, instance, settings, process)
-    verdict = _probe.wait_until_ready(
-        _proof.options(settings),
-        timeout=float(settings["boot_timeout_s"]),
-        process=process,
-        progress=lambda line: announce(status, "ready", line),
-    )
+    try:
+        verdict = _probe.wait_until_ready(
+            _proof.options(settings),
+            timeout=float(settings["boot_timeout_s"]),
+            process=process,
+            progress=lambda line: announce(status, "ready", line),
+        )
+    except _openai_api.InputError as error:
+        remedy = "Correct vllm_server_api_key in the inventory, and run site.yml."
+        asked = f"{_instance.container_name(instance)} cannot be asked: {error}"
+        announce(status, "ready", f"{asked} {remedy}", failed=True)
+        return 1
     if verdict.ready:  # which the last line of progress has said already
         return 0
     announce(status, "ready", f"{verdict.summary} {last_words(instance)}".strip(), failed=True)

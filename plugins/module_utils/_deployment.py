@@ -196,14 +196,14 @@ class Deployment:
         return found
 
     def as_dict(self) -> dict[str, t.Any]:
-        """Return what the box says of its deployment, as plain data."""
+        """Return what the box says of its deployment, as plain data.
+
+        A damaged generation keeps its place among the good ones: left out, it would be passed over without a word.
+        """
         ledger, marker = self.store.ledger(), self.store.marker()
         good = []
         for name in ledger.good:
-            try:
-                members = self.store.load(name).members
-            except _generation.GenerationError:
-                continue
+            damaged = not self.store.has(name)
             instances = [
                 {
                     "name": one.name,
@@ -212,9 +212,10 @@ class Deployment:
                     "group": _instance.rank_of(one.settings),
                     **_deploy_record.standing(self.store.record(one.name), one.settings, one.spec),
                 }
-                for one in members
+                for one in (() if damaged else self.store.load(name).members)
             ]
-            good.append({"id": name, "answered_at": self.store.proof(name).get("at", ""), "instances": instances})
+            answered_at = self.store.proof(name).get("at", "")
+            good.append({"id": name, "answered_at": answered_at, "damaged": damaged, "instances": instances})
         return {
             "serving": ledger.serving,
             "good": good,

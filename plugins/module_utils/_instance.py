@@ -151,17 +151,43 @@ class Instance:
         proven = tuple(self.record.get("argv") or ()) if self.record.get("spec") == spec else ()
         return "" if proven and self.command and self.command != proven else spec
 
+    @property
+    def up(self) -> bool:
+        """Whether systemd keeps it up, or is about to: an engine, its boot, its gate, the pause between two tries.
+
+        An engine that ends is started again, unless somebody has it disabled. A rank of a serving group that runs no
+        engine waits for the others for as long as it takes, and comes back by itself: it is none of these.
+        """
+        if self.settings.get("group") and not (self.unit.serving or self.running):
+            return False
+        ending = self.unit.active_state == "deactivating" and self.unit.enabled
+        return self.unit.serving or self.unit.starting or self.unit.pausing or ending
+
+    @property
+    def due(self) -> bool:
+        """Whether it is down, and the next boot brings it back. A rank that has given up needs the others as well."""
+        down = self.unit.active_state in {"inactive", "failed"} and not self.up
+        alone = self.unit.given_up and self.settings.get("group")
+        return down and not alone and self.unit.enabled and bool(self.settings.get("spec"))
+
+    @property
+    def running(self) -> bool:
+        """Whether its container runs."""
+        return bool(self.container and self.container.running)
+
     def as_dict(self) -> dict[str, t.Any]:
         """Return the state as plain data."""
         return {
             "name": self.name,
             "unit": self.unit.name,
+            "up": self.up,
+            "due": self.due,
             "active_state": self.unit.active_state,
             "sub_state": self.unit.sub_state,
             "result": self.unit.result,
             "enabled": self.unit.enabled,
             "restarts": self.unit.restarts,
-            "running": bool(self.container and self.container.running),
+            "running": self.running,
             "running_spec": self.running_spec,
             "running_image": self.container.image if self.container else "",
             "spec": str(self.settings.get("spec", "")),

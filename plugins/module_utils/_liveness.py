@@ -111,7 +111,8 @@ class Look:
 
     ``away`` says why the engine is none of the watch's business now (stopped, booting, being replaced); it is empty
     while the unit serves. ``replaced`` is the one of these that may last where nobody sees it: the files are of another
-    engine than the one that runs. ``loaded`` is whether requests of others are there; None where nobody could tell.
+    engine than the one that runs. ``loaded`` is whether requests of others are there; None where nobody could tell
+    (with --disable-log-stats, or in a moment in which /metrics says nothing).
     ``progress`` is whether others' tokens moved during the look or since the last one, ``replied`` whether the question
     got a reply, if a useless one.
     """
@@ -129,6 +130,11 @@ class Look:
     low_power: bool | None = None
     drafts: Drafts | None = None
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody waits for an answer, for certain: load that nobody can tell is load."""
+        return self.loaded is False
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class State:
@@ -144,7 +150,6 @@ class State:
     strikes: c.Mapping[str, int] = dataclasses.field(default_factory=dict)
     struck_at: c.Mapping[str, float] = dataclasses.field(default_factory=dict)
     last_at: c.Mapping[str, float] = dataclasses.field(default_factory=dict)
-    loaded: bool = False
     low_power: int = 0
     noted: tuple[str, ...] = ()
     trend: Trend = dataclasses.field(default_factory=Trend)
@@ -203,7 +208,6 @@ def decide(state: State, look: Look, limits: Limits) -> tuple[State, Action]:
     state = dataclasses.replace(
         state.counted("looks", look.sign),
         away="",
-        loaded=state.loaded if look.loaded is None else look.loaded,
         moved_at=look.at if look.progress else state.moved_at,
     )
     if look.sign in {"dead", "hang", "text"}:
@@ -247,8 +251,8 @@ def _spared(state: State, look: Look, limits: Limits) -> tuple[State, Action] | 
     """Return what to do about an engine that hangs by the strikes and may be healthy: busy, or well for others."""
     since = state.struck_at["hang"]
     moved = state.moved_at > since
-    # Load that nobody can tell is load: what keeps a server from telling may be that very load.
-    loaded = look.loaded is not False
+    # What keeps a server from telling may be that very load.
+    loaded = not look.quiet
     if moved and (look.progress or (look.replied and not loaded)):
         # It answers others, if not the watch. The patience starts anew also where nobody waits for it right now.
         line = f"not restarted, since the tokens of others moved meanwhile; see to it: {look.reason}"
@@ -279,12 +283,12 @@ def _kept(state: State, look: Look, limits: Limits) -> tuple[State, Action]:
     """See to an engine that lives: its age, its drafter, its GPU."""
     trend = state.trend.with_reading(look.drafts)
     state = dataclasses.replace(state, trend=trend, low_power=state.low_power + 1 if look.low_power else 0)
-    if reason := _old_age(state, look, limits):
+    if reason := _old_age(look, limits):
         return _planned(state, f"restarting it as planned: {reason}")
     lines: tuple[str, ...] = ()
     if trend.decayed and look.age_s >= _DECAY_AGE_S:
         fell = f"its drafter hits {trend.last or 0:.0%} of the time, and hit {trend.usual:.0%} when it was started"
-        if not state.loaded:
+        if look.quiet:
             return _planned(state, f"restarting it: {fell}")
         state, noted = _noted(state, "decay", f"{fell}; it is restarted as soon as it has no requests")
         lines += noted.lines
@@ -309,11 +313,11 @@ def _planned(state: State, line: str) -> tuple[State, Action]:
     return state.of(state.invocation).counted("planned"), Action("restart", (line,))
 
 
-def _old_age(state: State, look: Look, limits: Limits) -> str:
+def _old_age(look: Look, limits: Limits) -> str:
     """Return why an engine that lives is to be restarted now for its age; empty where it is not."""
     if not limits.restart_after_s or look.age_s < limits.restart_after_s:
         return ""
-    if state.loaded and look.age_s < _OVERDUE * limits.restart_after_s:
+    if not look.quiet and look.age_s < _OVERDUE * limits.restart_after_s:
         return ""
     hours = f"{limits.restart_after_s / 3600:g}"
     return f"it has run for {look.age_s / 3600:.1f} h, and its model role sets restart_after_hours to {hours}"

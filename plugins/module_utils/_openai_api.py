@@ -209,6 +209,12 @@ def read_api_key(text: str) -> str:
     return lines[0] if lines else ""
 
 
+def key_fault(api_key: str) -> str:
+    """Return why a key cannot be sent, as what it does, and never the key; empty where it can, or is none."""
+    sendable = re.fullmatch(r"[\x21-\x7e]*", api_key)
+    return "" if sendable else "holds spaces, control or non-ASCII characters, which no HTTP header can carry"
+
+
 class Client:
     """Talks to one server. Every method either returns a complete answer or raises ApiError."""
 
@@ -222,8 +228,8 @@ class Client:
         max_body: int = MAX_BODY,
     ) -> None:
         # http.client would name the value in its own complaint.
-        if api_key and not re.fullmatch(r"[\x21-\x7e]+", api_key):
-            raise InputError("api_key holds spaces, control or non-ASCII characters, which no HTTP header can carry.")
+        if fault := key_fault(api_key):
+            raise InputError(f"api_key {fault}.")
         self.endpoint = endpoint
         self._clock = clock
         self._api_key = api_key

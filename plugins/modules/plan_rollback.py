@@ -14,8 +14,8 @@ description:
   - A box goes back to the good generation before the one that serves, or to the one of O(generations) that it has.
   - The ranks of a serving group go back together. A box that has none of O(generations) follows the ranks of its group
     that have, to its newest generation with the same deployment of the group.
-  - Refuses where a box has nowhere to go back to, where a soak of what it would go back to has failed and
-    O(generations) does not name it, where a rank of a group that serves, or that would serve, is not
+  - Refuses where a box has nowhere to go back to, where what it would go back to is damaged, where a soak of it has
+    failed and O(generations) does not name it, where a rank of a group that serves, or that would serve, is not
     among the boxes, and where the ranks of a group would not go back to the same deployment of it. All of that is said
     at once.
   - Runs on the controller and opens no connection.

@@ -35,14 +35,15 @@ options:
     required: true
   state:
     description:
-      - V(started) serves exactly O(spec), restarting an engine that serves another.
+      - V(started) serves exactly O(spec), restarting an engine that serves another. Without O(spec) it serves whatever
+        the unit starts, be it edited by hand.
       - V(stopped) ends the engine and keeps its files.
       - V(absent) ends the engine and removes its unit and settings. Weights and caches stay.
     type: str
     choices: [started, stopped, absent]
     default: started
   spec:
-    description: The fingerprint of what has to be running. Required for V(started).
+    description: The fingerprint of what has to be running.
     type: str
   keep_trying:
     description:
@@ -58,6 +59,12 @@ EXAMPLES = r"""
     name: coordinator
     state: started
     spec: "{{ fingerprint }}"
+
+- name: Serve again what was stopped for a while
+  gb10.fleet.vllm_instance:
+    name: coordinator
+    state: started
+    keep_trying: true
 
 - name: Remove the extractor
   gb10.fleet.vllm_instance:
@@ -83,7 +90,7 @@ instance:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _converge, _docker, _instance
+from ansible_collections.gb10.fleet.plugins.module_utils import _converge, _docker, _instance, _resume
 
 
 def main() -> None:
@@ -97,7 +104,6 @@ def main() -> None:
             "begin": {"type": "bool", "default": True},
             "step": {"type": "int", "default": 8},
         },
-        required_if=[("state", "started", ["spec"])],
         supports_check_mode=True,
     )
     given = module.params
@@ -105,7 +111,10 @@ def main() -> None:
     try:
         if given["state"] == "started":
             pace = {"begin": given["begin"], "step_s": given["step"], "keep_trying": given["keep_trying"]}
-            outcome = _converge.started(box, given["name"], given["spec"], **pace)
+            if given["spec"]:
+                outcome = _converge.started(box, given["name"], given["spec"], **pace)
+            else:
+                outcome = _resume.resumed(box, given["name"], **pace)
         else:
             outcome = _converge.stopped(box, given["name"], remove=given["state"] == "absent")
     except (_docker.DockerError, _instance.UnitError) as error:

@@ -59,11 +59,15 @@ foreign:
   elements: str
   sample: []
 instances:
-  description: By name, the state of every instance in RV(placed) and O(instances).
+  description:
+    - By name, the state of every instance in RV(placed) and O(instances).
+    - C(up) is whether its engine runs, or systemd is about to start it (its boot, its gate, the pause between two
+      tries). A rank of a serving group that waits for the others without an engine is not up.
+    - C(due) is whether it is down and enabled, so that the next boot brings it back.
   returned: success
   type: dict
   sample:
-    coordinator: {active_state: active, running_spec: 6f1c, port: 8000}
+    coordinator: {up: true, due: false, active_state: active, running_spec: 6f1c, port: 8000}
 images:
   description: By image of O(images), its id on the box, or an empty string where it is not there.
   returned: success
@@ -73,6 +77,7 @@ deployment:
     - What the box says of its deployment, see M(gb10.fleet.vllm_deployment).
     - C(serving) is the generation that serves, C(good) are those that have served, the newest first, C(last) is how the
       last switch ended, and C(under_way) is the generation that a switch leads to now, empty where there is none.
+    - C(damaged) of a good generation says that it is not what it was; nothing is then known of its instances.
     - C(proven) and C(because) of an instance are what its deploy record says, or would say if that engine served again,
       and C(soak) is the verdict of its last soak, empty where it had none.
     - C(group) of an instance is the serving group that it is a rank of (C(name), C(boxes), and C(spec), which is the
@@ -81,7 +86,11 @@ deployment:
   type: dict
   sample:
     serving: 3f9c2d71a08b
-    good: [{id: 3f9c2d71a08b, answered_at: '2026-11-29T20:14:09Z', instances: [{name: coordinator, group: null}]}]
+    good:
+      - id: 3f9c2d71a08b
+        answered_at: '2026-11-29T20:14:09Z'
+        damaged: false
+        instances: [{name: coordinator, group: null}]
     under_way: ''
 docker:
   description: Docker Engine's version, cgroup and storage drivers and CDI settings.

@@ -18,6 +18,7 @@ import dataclasses
 import typing as t
 
 UNTOUCHED: t.Final = "Nothing was changed."
+_MANIFEST: t.Final = "/var/lib/gb10-fleet/generations/{}/manifest.json is missing or not what it was"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Rank:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Good:
-    """A generation that has served on a box, and has answered then.
+    """A generation that has served on a box, and has answered then. Of one that is ``damaged`` nothing else is known.
 
     ``engines`` are its instances as people tell them apart, ``unproven`` those that are not proven by their deploy
     records, and ``failed`` those of which a soak has failed, each with why. What serves now as well is not among the
@@ -55,6 +56,7 @@ class Good:
     engines: tuple[str, ...] = ()
     unproven: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    damaged: bool = False
 
     def rank(self, group: str) -> Rank | None:
         """Return the rank of a group that this generation has."""
@@ -74,6 +76,7 @@ class Good:
             tuple(map(_engine, instances)),
             tuple(map(_lack, unproven)),
             tuple(_lack(one) for one in unproven if one["soak"] == "failed" and _what(one) not in running),
+            damaged=bool(data.get("damaged")),
         )
 
 
@@ -106,7 +109,7 @@ class Box:
     @property
     def shown(self) -> str:
         """The good generations, as they are shown."""
-        return ", ".join(one.id for one in self.good) or "none"
+        return ", ".join(f"{one.id} (damaged)" if one.damaged else one.id for one in self.good) or "none"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,9 +125,11 @@ def plan(boxes: c.Sequence[Box], wanted: c.Sequence[str], inventory: c.Mapping[s
     """Plan the way back of the boxes of a run, to the ``wanted`` generations or to those before the ones that serve.
 
     A box goes to the one of the wanted generations that it has. One that has none of them goes where a rank of its
-    serving group goes that has. ``inventory`` are the groups of the inventory, by which alone a remedy is worded.
+    serving group goes that has. A damaged generation is refused, and not passed over. ``inventory`` are the groups of
+    the inventory, by which alone a remedy is worded.
     """
     targets: dict[str, Good] = {}
+    damaged: dict[str, Good] = {}
     problems: list[str] = []
     for box in boxes:
         found = [one for one in box.good if (one.id in wanted if wanted else one.id != box.serving)]
@@ -132,14 +137,15 @@ def plan(boxes: c.Sequence[Box], wanted: c.Sequence[str], inventory: c.Mapping[s
             named = ", ".join(one.id for one in found)
             problems.append(f"rollback_to names {named} of {box.name}; name one of them only. {UNTOUCHED}")
         elif found:
-            targets[box.name] = found[0]
+            (damaged if found[0].damaged else targets)[box.name] = found[0]
     leading = [rank for target in targets.values() for rank in target.ranks]
     for box in boxes if wanted else ():
-        if box.name not in targets and (target := _following(box, leading)):
+        if box.name not in targets | damaged and (target := _following(box, leading)):
             targets[box.name] = target
-    stuck = [box for box in boxes if box.name not in targets and not problems]
+    stuck = [box for box in boxes if box.name not in targets | damaged and not problems]
     problems += [_stuck(box, wanted, [one.name for one in boxes if one.name in targets]) for box in stuck]
     problems += [] if stuck or problems else list(_unknown(boxes, wanted))
+    problems += [_damaged(box, damaged[box.name], wanted, targets) for box in boxes if box.name in damaged]
     problems += [] if wanted else list(_failed(boxes, targets))
     problems += _absent(boxes, targets, inventory)
     problems += _disagreeing(boxes, targets)
@@ -179,6 +185,17 @@ def _failed(boxes: c.Sequence[Box], targets: c.Mapping[str, Good]) -> c.Iterator
                 f"{', '.join(target.failed)}; name another one (the good ones that it has are {box.shown}), or the "
                 f"same to go there nevertheless (-e rollback_to={ids}). {UNTOUCHED}"
             )
+
+
+def _damaged(box: Box, target: Good, wanted: c.Sequence[str], targets: c.Mapping[str, Good]) -> str:
+    """Return that a box would go back to a generation that cannot be read; no other one takes its place unasked."""
+    what = f"{box.name} would go back to generation {target.id}, which is damaged: {_MANIFEST.format(target.id)}"
+    left = [one.id for one in box.good if not one.damaged and one.id != box.serving]
+    if not left:
+        return f"{what}; it has no other one, so run site.yml with what it is to serve. {UNTOUCHED}"
+    others = dict.fromkeys([one for one in wanted if one != target.id] or [one.id for one in targets.values()])
+    ids = ",".join([*(one for one in others if one not in left), " or ".join(left)])
+    return f"{what}; name another one to pass over it (-e rollback_to={ids}). {UNTOUCHED}"
 
 
 def _following(box: Box, leading: c.Sequence[Rank]) -> Good | None:
@@ -261,7 +278,7 @@ def _in_common(boxes: c.Sequence[Box], group: str) -> str:
     had = [{rank.deployment for one in box.good if (rank := one.rank(group))} for box in boxes]
     common = set.intersection(*had)
     head = boxes[0]
-    earlier = [one for one in head.good if one.id != head.serving]
+    earlier = [one for one in head.good if one.id != head.serving]  # a damaged one has no rank
     ids = [one.id for one in earlier if (rank := one.rank(group)) and rank.deployment in common]
     if ids:
         what = f"name one of {head.name} that the others have, too, and they follow it"

@@ -19,11 +19,15 @@ import ipaddress
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils._openai_api import key_fault
 from ansible_collections.gb10.fleet.plugins.module_utils._text_sanity import SCRIPT_NAMES
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Kind, Problem
+from ansible_collections.gb10.fleet.plugins.plugin_utils._unit import Liveness
 
 _WEEK_S: t.Final = 7 * 24 * 3600
+# What a start may take beyond its limits, as __vllm_server_start_limit_interval of the role has it.
+_SLACK_S: t.Final = 60
 _PACKAGE: t.Final = r"[a-z0-9][a-z0-9+.-]*(?::[a-z0-9]+)?(?:=[\w.+:~-]+)?"
 # A slip of the finger; names that share no more than a word with one of ours are somebody else's.
 _OURS: t.Final = 0.85
@@ -185,7 +189,19 @@ OTHERS: t.Final = (
     "model_store_folder",
     "model_store_hf_token",
 )
+# What decides whether the watch ever comes to the end of its restarts, with the values that the role has by default.
+ENDLESS: t.Final[c.Mapping[str, int]] = {
+    "vllm_server_liveness_window": 21600,
+    "vllm_server_liveness_restarts": 3,
+    "vllm_server_liveness_period": 300,
+    "vllm_server_boot_timeout": 1800,
+    "vllm_server_gate_timeout": 240,
+    "vllm_server_stop_timeout": 60,
+    "vllm_server_restart_delay": 10,
+}
 _SECRETS: t.Final = ("vllm_server_hf_token", "vllm_server_api_key")
+# The key of an engine, as a variable and as the name that vLLM reads it from.
+_KEYS: t.Final = ("vllm_server_api_key", "VLLM_API_KEY")
 _PREFIXES: t.Final = (
     "vllm_server_",
     "fabric_",
@@ -238,8 +254,8 @@ def _nearest_claim(name: str, claims: c.Collection[str]) -> str:
 def _secrets(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
     """Yield what is wrong with secrets, which are checked, and never shown."""
     for name in _SECRETS:
-        if name in variables and not _one_line(variables[name]):
-            yield Problem((name,), "it is not one line of text", "put the secret itself there, in quotes", name)
+        if name in variables:
+            yield from _secret(name, variables[name], (name,))
     secrets = variables.get("vllm_server_secret_env", {})
     if not isinstance(secrets, dict):
         yield Problem(("vllm_server_secret_env",), "it is not a mapping", "write it like this: {NAME: secret}", secrets)
@@ -249,8 +265,17 @@ def _secrets(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name), re.ASCII):
             what = "it is not the name of an environment variable"
             yield Problem(path, what, "use letters, digits, underscores", name)
-        elif not _one_line(value):
-            yield Problem(path, "it is not one line of text", "put the secret itself there, in quotes", name)
+        else:
+            yield from _secret(name, value, path)
+
+
+def _secret(name: str, value: object, path: schema.Path) -> c.Iterator[Problem]:
+    """Yield what is wrong with one secret, with the name for its place. The box itself sends the key of its engines."""
+    if not isinstance(value, str) or schema.control_character(value):
+        yield Problem(path, "it is not one line of text", "put the secret itself there, in quotes", name)
+    elif name in _KEYS and (fault := key_fault(value)):
+        remedy = "choose one of letters, digits and punctuation, or neither the box nor a client could ask the engine"
+        yield Problem(path, f"it {fault}", remedy, name)
 
 
 def _together(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
@@ -260,22 +285,47 @@ def _together(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
         what = f"{version} is not of the branch {branch}"
         remedy = f'say nvidia_driver_branch: "{version.partition(".")[0]}" as well, or choose a version of {branch}'
         yield Problem(("nvidia_driver_version",), what, remedy, version)
-    limits = [
-        _number(variables.get(f"vllm_server_liveness_{name}", default))
-        for name, default in (("window", 21600), ("restarts", 3), ("period", 300))
-    ]
-    window, restarts, period = limits
-    if None not in limits and 0 < t.cast("int", window) < t.cast("int", restarts) * t.cast("int", period):
-        what = f"within {window} s there is no time for {restarts} restarts, a look every {period} s at most"
-        enough = t.cast("int", restarts) * t.cast("int", period)
-        remedy = f"give it {enough} or more, or an engine that dies again and again is restarted for ever"
-        yield Problem(("vllm_server_liveness_window",), what, remedy, variables.get("vllm_server_liveness_window"))
+    yield from _endless(variables)
 
 
-def _number(given: object) -> int | None:
-    if isinstance(given, bool):
-        return None
-    return int(given) if isinstance(given, int) or (isinstance(given, str) and given.isdecimal()) else None
+def least_window_s(of: c.Mapping[str, int]) -> int:
+    """Return the least window in which the watch counts its restarts, so that it comes to the end of them, in seconds.
+
+    ``of`` has the settings of ENDLESS. An engine that fails again each time, however long it takes over its boot, has
+    then used up its restarts before the first of them is forgotten.
+    """
+    return of["vllm_server_liveness_restarts"] * (_full_start_s(of) + _failing_s(of))
+
+
+def _full_start_s(of: c.Mapping[str, int]) -> int:
+    """Return how long an engine may take to end, and then to serve, as systemd's limit of starts counts it."""
+    times = ("stop_timeout", "restart_delay", "gate_timeout", "boot_timeout")
+    return sum(of[f"vllm_server_{name}"] for name in times) + _SLACK_S
+
+
+def _failing_s(of: c.Mapping[str, int]) -> int:
+    limits = {name: of[f"vllm_server_liveness_{name}"] for name in ("period", "restarts", "window")}
+    return Liveness(period_s=limits["period"], restarts=limits["restarts"], window_s=limits["window"]).failing_s
+
+
+def _endless(variables: c.Mapping[str, t.Any]) -> c.Iterator[Problem]:
+    """Yield that a watch would never come to the end of its restarts, since it forgets the first before the last."""
+    of = {name: _of_command_line(variables.get(name, default), SETTINGS[name]) for name, default in ENDLESS.items()}
+    on = _of_command_line(variables.get("vllm_server_liveness", True), SETTINGS["vllm_server_liveness"])
+    if on is False or any(one for name, value in of.items() for one in schema.problems(value, SETTINGS[name])):
+        return
+    known = t.cast("dict[str, int]", of)
+    window, restarts = known["vllm_server_liveness_window"], known["vllm_server_liveness_restarts"]
+    least = least_window_s(known)
+    if window >= least:
+        return
+    serves = f"{_full_start_s(known)} s to serve again (vllm_server_boot_timeout and others)"
+    failed = f"{_failing_s(known)} s to be seen to fail (vllm_server_liveness_period)"
+    what = f"within {window} s there is no time for {restarts} restarts of an engine that takes {serves} and {failed}"
+    enough = f"give it {least} or more" if least <= _WEEK_S else f"no window is long enough (at most {_WEEK_S})"
+    less = "lower vllm_server_liveness_restarts or these times"
+    remedy = f"{enough}, or {less}, or it is restarted for ever" if least <= _WEEK_S else f"{enough}: {less}"
+    yield Problem(("vllm_server_liveness_window",), what, remedy, variables.get("vllm_server_liveness_window"))
 
 
 def _of_command_line(given: object, kind: Kind) -> object:
@@ -285,7 +335,3 @@ def _of_command_line(given: object, kind: Kind) -> object:
     if int in kind.types and re.fullmatch(r"-?[0-9]{1,18}", given):
         return int(given)
     return given.lower() == "true" if bool in kind.types and given.lower() in {"true", "false"} else given
-
-
-def _one_line(value: object) -> bool:
-    return isinstance(value, str) and not schema.control_character(value)

@@ -15,9 +15,10 @@ import collections.abc as c
 import dataclasses
 import hashlib
 import json
+import math
 import typing as t
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _deploy_record
+from ansible_collections.gb10.fleet.plugins.module_utils import _deploy_record, _liveness
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_session import DEFAULT_CHECKS
 from ansible_collections.gb10.fleet.plugins.plugin_utils._vllm_cli import render_args
 
@@ -44,11 +45,25 @@ class Liveness:
 
     @property
     def every_s(self) -> int:
-        """The time from one look to the next, so that a dead engine is noticed within one period.
+        """The time from one look to the next, so that a dead engine is noticed within one period, or 16 s at the least.
 
-        A tenth of the wait for an answer, 5 s at most, is for seeing whether the tokens of others move.
+        A tenth of the wait for an answer, 5 s at most, is for seeing whether the tokens of others move. Looks are no
+        less than 5 s apart, so that with a period of 15 s an answer is known after 5 + 1 + 10 s.
         """
         return max(5, self.period_s - self.answer_s - min(5, -(-self.answer_s // 10)))
+
+    @property
+    def failing_s(self) -> int:
+        """How long an engine that never works may be active before it is restarted: what it fails in is slow as well.
+
+        Garbage takes three strikes of three questions each, a hang with requests a whole period beside its looks.
+        """
+        limits = _liveness.Limits(self.period_s, self.answer_s, self.restarts, self.window_s)
+        question = self.answer_s + _liveness.MARGIN_S
+        short, long = limits.witness_s + question, limits.witness_s + 3 * question
+        garbage = long + 2 * min(limits.pause_s + long, limits.row_s)
+        hang = short + self.period_s + min(limits.pause_s + short, limits.row_s)
+        return math.ceil(self.every_s + max(garbage, hang))
 
     @property
     def limit_s(self) -> int:

@@ -19,12 +19,14 @@ from tests.lab.faults.starting import STARTING
 from tests.lab.faults.switching import SWITCHING
 from tests.lab.faults.watching import WATCHING
 
-# Nothing is waited for longer than it has to be. The watch may restart as often as there are faults for it; with this
-# period it waits 10 s for an answer, and the faults have it look at once rather than wait for its timer.
+# Nothing is waited for longer than it has to be. The watch may restart as often as there are faults for it, within two
+# days, which so many slow boots could take; with this period it waits 10 s for an answer, and the faults have it look
+# at once rather than wait for its timer.
 _QUICK = """\
 vllm_server_restart_delay: 1
 vllm_server_liveness_period: 50
 vllm_server_liveness_restarts: 100
+vllm_server_liveness_window: 172800
 """
 # The engine of this box starts in half a second.
 _QUICKER = f"""\

@@ -168,6 +168,12 @@ def change_one_alone(fleet: Fleet) -> None:
     fleet.served("spark-3", generation(neighbour="beside"), rank("spark-3", "new"))
 
 
+def damage_the_one_before(fleet: Fleet) -> None:
+    fleet.served("spark-1", alone("newer"))
+    manifest = fleet.boxes["spark-1"].store.folder / "generations" / alone("new").id / "manifest.json"
+    manifest.write_text(manifest.read_text(encoding="utf-8")[:50], encoding="utf-8")
+
+
 def nothing(_fleet: Fleet) -> None:
     pass
 
@@ -182,6 +188,11 @@ def nothing(_fleet: Fleet) -> None:
             "become a rank of the serving group pair (spark-2, spark-3), whose ranks start and stop together only",
         ),
         (change_one_alone, {"limit": "pair"}, f"-e rollback_to={rank('spark-2', 'old').id}. Nothing was changed."),
+        (
+            damage_the_one_before,
+            {"limit": "spark-1"},
+            f"name another one to pass over it (-e rollback_to={alone('old').id}). Nothing was changed.",
+        ),
         (lose_an_image, {}, "is not on the box any more; `docker pull"),
         (nothing, {"rollback_to": "0123456789ab"}, "spark-1 cannot go back to 0123456789ab: the good ones that it has"),
         (nothing, {"fleet_batches": "half"}, "fleet_batches: 'half' is no size of a batch; write numbers of boxes or"),

@@ -276,6 +276,14 @@ FAULTS: dict[str, Fault] = {
         ("vllm_server_api_key", "it is not one line of text"),
         box=BOX + 'vllm_server_api_key: "hidden\\nLD_PRELOAD=/x"\n',
     ),
+    "a key of several words": Fault(
+        ("vllm_server_api_key", "it holds spaces, control or non-ASCII characters", "choose one of letters"),
+        box=BOX + "vllm_server_api_key: correct horse hidden\n",
+    ),
+    "a key of another alphabet among the secrets": Fault(
+        ("vllm_server_secret_env.VLLM_API_KEY", "which no HTTP header can carry"),
+        box=BOX + "vllm_server_secret_env: {VLLM_API_KEY: schlüssel-hidden}\n",
+    ),
     "a timeout below nothing": Fault(
         ("vllm_server_boot_timeout", "-5 is not between 1 and"), box=BOX + "vllm_server_boot_timeout: -5\n"
     ),
@@ -283,7 +291,7 @@ FAULTS: dict[str, Fault] = {
         ("vllm_server_liveness_period", "5 is not between 15 and 86400"), box=BOX + "vllm_server_liveness_period: 5\n"
     ),
     "a watch that restarts for ever": Fault(
-        ("vllm_server_liveness_window", "within 60 s there is no time for 3 restarts", "give it 900 or more"),
+        ("vllm_server_liveness_window", "within 60 s there is no time for 3 restarts", "give it 9510 or more"),
         box=BOX + "vllm_server_liveness_window: 60\n",
     ),
     "a variable of another role that is misspelt": Fault(

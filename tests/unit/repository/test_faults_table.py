@@ -12,10 +12,13 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question
+from ansible_collections.gb10.fleet.plugins.plugin_utils import _settings
 from lab.scripted import faults as scripted
 from tests.lab import kit
+from tests.lab.faults.bench import Bench
 from tests.lab.faults.entry import By, When
 from tests.lab.faults.suite import BENCHES, CORE, CORE_KINDS, SUITE, chosen
 from tests.unit.support.faults import FAULTS
@@ -52,6 +55,12 @@ def test_every_fault_has_a_bench_and_words() -> None:
         assert fault.bench in BENCHES, fault.id
         assert all(fault.says), fault.id
         assert fault.says, fault.id
+
+
+@pytest.mark.parametrize("bench", BENCHES.values(), ids=BENCHES.keys())
+def test_the_settings_of_a_bench_are_none_that_a_deployment_refuses(bench: Bench) -> None:
+    lab = kit.CHECKOUT / "inventories" / "lab" / "group_vars" / "sparks" / "vllm_server.yml"
+    assert list(_settings.problems({**yaml.safe_load(lab.read_text()), **yaml.safe_load(bench.settings)})) == []
 
 
 def test_no_fault_of_the_scripted_engine_is_left_out_without_a_reason() -> None:

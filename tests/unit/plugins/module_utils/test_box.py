@@ -145,6 +145,22 @@ def test_readiness_of_a_dead_process_is_refused_at_once(box: Box, monkeypatch: p
     assert "dead" in status.message
 
 
+@pytest.mark.parametrize("key", ["correct horse hidden", "schlüssel-hidden"])
+def test_a_key_that_no_request_can_carry_is_the_reason_and_no_traceback(
+    box: Box, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, key: str
+) -> None:
+    secrets = tmp_path / "writer.env"
+    secrets.write_text(f"VLLM_API_KEY={key}\n", encoding="utf-8")
+    monkeypatch.setattr(_instance, "settings", lambda _name: {**SETTINGS, "secrets_file": str(secrets)})
+    assert _box.main(["ready", "writer"]) == 1
+    status = box.status()
+    assert status is not None
+    assert status.failed
+    assert status.message.startswith("vllm-writer cannot be asked: api_key holds spaces, control or non-ASCII")
+    assert "Correct vllm_server_api_key" in status.message
+    assert "hidden" not in status.message
+
+
 def shown(active: str) -> tuple[int, str, str]:
     return 0, f"LoadState=loaded\nActiveState={active}\nResult=exit-code\n", ""
 

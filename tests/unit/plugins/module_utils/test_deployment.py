@@ -526,6 +526,18 @@ def test_a_box_says_what_it_serves_and_what_it_could_go_back_to(box: Box) -> Non
     assert said["under_way"] == ""
 
 
+def test_a_damaged_generation_keeps_its_place_among_the_good_ones(box: Box) -> None:
+    newer = generation(writer="newer")
+    for one in (OLD, NEW, newer):
+        serve(box, one)
+    manifest = box.store.folder / "generations" / NEW.id / "manifest.json"
+    manifest.write_text(manifest.read_text(encoding="utf-8")[:50], encoding="utf-8")
+    said = deployment(box).as_dict()["good"]
+    assert [(one["id"], one["damaged"]) for one in said] == [(newer.id, False), (NEW.id, True), (OLD.id, False)]
+    assert said[1]["instances"] == []
+    assert said[1]["answered_at"]
+
+
 def test_a_rank_says_which_group_it_is_of_and_what_its_boxes_have_in_common(box: Box) -> None:
     members = [{"rank": at, "box": f"spark-{at}", "address": f"192.168.100.1{at}"} for at in range(2)]
     serve(box, generation({"name": "pair", "rank": 1, "members": members, "spec": "same"}, big="one"))

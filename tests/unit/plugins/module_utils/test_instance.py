@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 
-from ansible_collections.gb10.fleet.plugins.module_utils import _instance
+from ansible_collections.gb10.fleet.plugins.module_utils import _docker, _instance
 
 SPEC = "a" * 64
 ARGV = ["/usr/bin/docker", "run", f"--label=gb10.fleet.spec={SPEC}", "x@y", "serve", "--max-num-seqs", "4", ""]
@@ -69,3 +69,38 @@ def test_an_instance_of_which_nothing_is_written_down_is_not_proven(
     unit = _instance.Unit.from_show("vllm-writer.service", "")
     found = _instance.Instance("writer", unit, None, {"speculative": False}, record).as_dict()
     assert (found["proven"], found["because"]) == (proven, because)
+
+
+PAIR = {"spec": SPEC, "group": {"name": "pair", "spec": SPEC, "members": []}}
+
+
+@pytest.mark.parametrize(
+    ("active", "sub", "running", "settings", "up", "due"),
+    [
+        pytest.param("active", "running", True, {"spec": SPEC}, True, False, id="serves"),
+        pytest.param("activating", "start-pre", False, {"spec": SPEC}, True, False, id="in its gate"),
+        pytest.param("activating", "start-post", True, {"spec": SPEC}, True, False, id="boots"),
+        pytest.param("activating", "auto-restart", False, {"spec": SPEC}, True, False, id="between two tries"),
+        pytest.param("failed", "failed-before-auto-restart", False, {"spec": SPEC}, True, False, id="before the pause"),
+        pytest.param("reloading", "reload", True, {"spec": SPEC}, True, False, id="reloads"),
+        pytest.param("deactivating", "stop-sigterm", True, {"spec": SPEC}, True, False, id="ends"),
+        pytest.param("failed", "failed", False, {"spec": SPEC}, False, True, id="has used up its starts"),
+        pytest.param("inactive", "dead", False, {"spec": SPEC}, False, True, id="was stopped"),
+        pytest.param("inactive", "dead", False, {}, False, False, id="nobody knows what it would be"),
+        pytest.param("active", "running", True, PAIR, True, False, id="a rank that serves"),
+        pytest.param("activating", "start-post", True, PAIR, True, False, id="a rank that boots"),
+        pytest.param("activating", "start-pre", False, PAIR, False, False, id="a rank that waits for the others"),
+        pytest.param("inactive", "dead", False, PAIR, False, True, id="a rank that was stopped"),
+        pytest.param("failed", "failed", False, PAIR, False, False, id="a rank that has given up with the others"),
+    ],
+)
+def test_what_systemd_keeps_up_and_what_the_next_boot_brings_back(
+    active: str, sub: str, running: bool, settings: dict[str, object], up: bool, due: bool
+) -> None:
+    shown = f"LoadState=loaded\nActiveState={active}\nSubState={sub}\nUnitFileState="
+    container = _docker.Container("c", "vllm-writer", running, 7, 0, "x@y", {})
+    for state, enabled in (("enabled", True), ("disabled", False)):
+        unit = _instance.Unit.from_show("vllm-writer.service", shown + state)
+        found = _instance.Instance("writer", unit, container, settings, {}).as_dict()
+        # Who is stopped by somebody who has it disabled stays down.
+        assert (found["up"], found["due"]) == (up and (enabled or active != "deactivating"), due and enabled)

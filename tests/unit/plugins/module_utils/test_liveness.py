@@ -285,6 +285,14 @@ def test_an_ageing_engine_without_a_quiet_moment_is_restarted_before_its_crash()
     assert engine.deeds("moving", loaded=True, age_s=22.1 * 3600) == ["restart"]
 
 
+def test_an_ageing_engine_of_which_nobody_can_tell_whether_it_has_requests_is_taken_for_a_loaded_one() -> None:
+    # With --disable-log-stats nobody ever can, and a /metrics that is late says nothing of the moment.
+    engine = Engine(AGEING)
+    engine.look("alive", loaded=False, age_s=19.9 * 3600)
+    assert engine.deeds("alive", "alive", loaded=None, age_s=20.1 * 3600) == ["none", "none"]
+    assert engine.deeds("alive", loaded=None, age_s=22.1 * 3600) == ["restart"]
+
+
 def test_an_engine_that_does_not_age_is_left_alone_for_ever() -> None:
     assert Engine().deeds("alive", "alive", age_s=1e9) == ["none", "none"]
 
@@ -320,6 +328,7 @@ def test_a_decayed_drafter_waits_for_a_quiet_moment_and_a_young_one_is_not_calle
     assert drafted(engine, *fall, loaded=True)[-1] == "none"
     fell = "its drafter hits 20% of the time, and hit 86% when it was started"
     assert engine.said == [f"{fell}; it is restarted as soon as it has no requests"]
+    assert engine.deeds("alive", loaded=None, age_s=6 * 3600) == ["none"]
     assert drafted(engine, 0.2) == ["restart"]
 
 

@@ -17,8 +17,10 @@ MEMBERS = {"pair": ("a", "b"), "other": ("b", "c"), "gone": ("a", "z")}
 
 
 def good(text: str) -> _rollback.Good:
-    """Read "id", or "id=pair:1" for a rank of the group pair as it was deployed the first time."""
+    """Read "id", "id!" for a damaged one, or "id=pair:1" for a rank of the group pair as it was deployed at first."""
     name, _, rank = text.partition("=")
+    if name.endswith("!"):
+        return _rollback.Good(name[:-1], damaged=True)
     group, _, spec = rank.partition(":")
     return _rollback.Good(name, "then", (name,), (_rollback.Rank(group, MEMBERS[group], spec),) if group else ())
 
@@ -47,6 +49,9 @@ def planned(wanted: str = "", /, **boxes: str) -> _rollback.Plan:
         ("a1,b1", {"a": "a2=pair:2 a1", "b": "b2=pair:2 b3 b1"}, {"a": "a1", "b": "b1"}, ["ab"]),
         # The same content on two boxes is a generation of the same name.
         ("x", {"c": "c2 x", "d": "x d1"}, {"c": "x", "d": "x"}, []),
+        # What is damaged keeps nobody from what is not, where that is older than where it goes, serves, or is named.
+        ("", {"c": "c3 c2 c1!", "d": "d3! d2"}, {"c": "c2", "d": "d2"}, []),
+        ("c1", {"c": "c3 c2! c1"}, {"c": "c1"}, []),
         # One box changes its partner: all three go at once.
         (
             "",
@@ -93,6 +98,41 @@ def test_where_boxes_go_back_to_and_which_of_them_at_once(
             "a1,x",
             {"a": "a2 a1"},
             ("rollback_to names x, which is a good generation of no box of this run (a: a2, a1). Nothing was changed."),
+        ),
+        (
+            "",
+            {"c": "c4 c3! c2 c1", "d": "d2 d1"},
+            (
+                "c would go back to generation c3, which is damaged: /var/lib/gb10-fleet/generations/c3/manifest.json "
+                "is missing or not what it was; name another one to pass over it (-e rollback_to=d1,c2 or c1). "
+                "Nothing was changed."
+            ),
+        ),
+        (
+            "d1,c1",
+            {"c": "c3 c2 c1!", "d": "d2 d1"},
+            (
+                "c would go back to generation c1, which is damaged: /var/lib/gb10-fleet/generations/c1/manifest.json "
+                "is missing or not what it was; name another one to pass over it (-e rollback_to=d1,c2). "
+                "Nothing was changed."
+            ),
+        ),
+        (
+            "",
+            {"c": "c2 c1!"},
+            (
+                "c would go back to generation c1, which is damaged: /var/lib/gb10-fleet/generations/c1/manifest.json "
+                "is missing or not what it was; it has no other one, so run site.yml with what it is to serve. "
+                "Nothing was changed."
+            ),
+        ),
+        (
+            "b1",
+            {"a": "a2=pair:2 a1!", "b": "b2=pair:2 b1=pair:1"},
+            (
+                "a cannot go back to b1: the good ones that it has are a2, a1 (damaged), and a2 serves now; run it "
+                "for the others alone (-l b), or name one of its own, too (-e rollback_to=b1,ID). Nothing was changed."
+            ),
         ),
         (
             "",
@@ -207,6 +247,12 @@ def test_both_sides_can_be_told_apart_where_the_instance_has_the_same_name() -> 
 def test_everything_is_said_at_once() -> None:
     plan = planned(a="a2=pair:2 a1", c="c2=other:1 c1", d="d1")
     assert [one.partition(" ")[0] for one in plan.problems] == ["d", "a", "c"]
+
+
+def test_a_damaged_generation_is_told_beside_what_else_speaks_against_it() -> None:
+    plan = planned(a="a2=pair:2 a1!", c="c3 c2! c1", d="d2 d1")
+    assert [one.partition(" ")[0] for one in plan.problems] == ["a", "c", "a"]
+    assert set(plan.targets) == {"d"}
 
 
 def test_a_box_is_read_from_what_it_says_of_itself() -> None:

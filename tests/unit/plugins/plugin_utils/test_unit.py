@@ -193,7 +193,8 @@ LIVENESS = _unit.Liveness(period_s=300, restarts=3, window_s=21600)
 
 
 @pytest.mark.parametrize(
-    ("period", "answer", "every"), [(300, 60, 235), (3600, 60, 3535), (120, 24, 93), (22, 10, 11), (15, 10, 5)]
+    ("period", "answer", "every"),
+    [(300, 60, 235), (3600, 60, 3535), (120, 24, 93), (22, 10, 11), (16, 10, 5), (15, 10, 5)],
 )
 def test_a_look_and_the_answer_that_it_waits_for_fit_into_the_period(period: int, answer: int, every: int) -> None:
     liveness = _unit.Liveness(period_s=period, restarts=3, window_s=21600)
