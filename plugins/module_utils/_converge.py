@@ -121,7 +121,7 @@ def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
     unit_file = box.sysroot / _instance.UNIT_FOLDER / unit.name
     if unit_file.exists() and not _instance.is_ours(unit_file):
         raise _instance.UnitError(f"{unit_file} was not written by gb10.fleet, so it is left alone; remove it yourself")
-    running = unit.active_state not in {"inactive", "failed"} or bool(found.container and found.container.running)
+    running = not unit.down or found.running
     files = _files(box, name, unit_file) if remove else []
     if not running and not files and not (unit.enabled and remove):
         return Outcome(False, f"{unit.name} is stopped", found, before, before)
@@ -148,7 +148,7 @@ def stopped(box: Box, name: str, *, remove: bool) -> Outcome:
 def disabled(box: Box, found: _instance.Instance) -> None:
     """Stop an instance, and have no boot start it again; where it cannot be disabled, it is stopped all the same."""
     unit = found.unit
-    running = unit.active_state not in {"inactive", "failed"} or bool(found.container and found.container.running)
+    running = not unit.down or found.running
     # What systemd cannot read it does not stop either, unless it runs.
     now = [] if unit.unusable and not running else ["--now"]
     try:

@@ -103,6 +103,11 @@ class Unit:
         return "auto-restart" in self.sub_state
 
     @property
+    def down(self) -> bool:
+        """Whether nothing of it runs, and systemd is not about to start it again."""
+        return self.active_state in {"inactive", "failed"} and not self.pausing
+
+    @property
     def given_up(self) -> bool:
         """Whether systemd has stopped trying."""
         return self.active_state == "failed" and not self.pausing
@@ -166,7 +171,7 @@ class Instance:
     @property
     def due(self) -> bool:
         """Whether it is down, and the next boot brings it back. A rank that has given up needs the others as well."""
-        down = self.unit.active_state in {"inactive", "failed"} and not self.up
+        down = self.unit.down and not self.up
         alone = self.unit.given_up and self.settings.get("group")
         return down and not alone and self.unit.enabled and bool(self.settings.get("spec"))
 

@@ -162,7 +162,7 @@ class Switch:
         for name, spec in wanted.specs.items():
             found = _instance.observe(self.box.run, name, self.box.sysroot)
             right = found.running_spec == spec and (found.unit.serving or found.unit.starting)
-            running = found.unit.active_state not in {"inactive", "failed"} or found.container is not None
+            running = not found.unit.down or found.container is not None
             if right or not (running or found.unit.enabled):
                 continue
             # Not enabled either, so that a boot in the middle of this does not start what is half replaced.

@@ -46,7 +46,7 @@ def converge(run: _docker.Run, instances: c.Sequence[str], *, wanted: bool, chec
     units = {name: _instance.show(run, _instance.unit_name(name)) for name in instances}
     timers = {name: _instance.show(run, timer_name(name)) for name in instances}
     before = {name: timer.serving for name, timer in timers.items()}
-    due = {name: wanted and unit.active_state not in {"inactive", "failed"} for name, unit in units.items()}
+    due = {name: wanted and not unit.down for name, unit in units.items()}
     masked = {name for name, timer in timers.items() if due[name] and not before[name] and timer.masked}
     after = {name: due[name] and name not in masked for name in instances}
     services = [_instance.show(run, service_name(name)) for name in instances]

@@ -245,6 +245,16 @@ def test_a_unit_that_systemd_cannot_read_is_removed_all_the_same(tmp_path: pathl
     assert not (box.root / _instance.UNIT_FOLDER / UNIT).exists()
 
 
+@pytest.mark.parametrize(
+    "state", ["inactive SubState=dead-before-auto-restart", "failed SubState=failed-before-auto-restart"]
+)
+def test_a_pause_between_two_tries_is_stopped_however_systemd_calls_it(tmp_path: pathlib.Path, state: str) -> None:
+    box = FakeBox(tmp_path, f"ActiveState={state} UnitFileState=enabled")
+    outcome = _converge.stopped(box.box, "writer", remove=False)
+    assert outcome.changed
+    assert f"stop {UNIT}" in box.calls
+
+
 def test_what_cannot_be_disabled_is_stopped_all_the_same(tmp_path: pathlib.Path) -> None:
     box = FakeBox(tmp_path, ACTIVE, spec=SPEC)
     box.refused = {"disable"}
