@@ -397,10 +397,11 @@ class Outcome:
     status: str
     message: str
     connected: bool
+    first_batch: frozenset[str]
 
 
-def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS) -> Outcome:
-    """Run the whole of site.yml on an inventory whose box cannot be reached, and see whether it was tried."""
+def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS, *, tags: str = "") -> Outcome:
+    """Run site.yml, or what has some tags, on boxes that cannot be reached, and see whether it was tried."""
     touched = folder / "connected"
     ssh = folder / "ssh"
     ssh.write_text(f"#!/bin/sh\ntouch {touched}\nexit 255\n", encoding="utf-8")
@@ -418,15 +419,21 @@ def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS) -> 
         private_data_dir=str(folder / "runner"),
         playbook=str(CHECKOUT / "site.yml"),
         inventory=str(inventory),
+        cmdline=f"--tags {tags}" if tags else None,
         envvars={"ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"), "PATH": f"{SCRIPTS}:{os.environ['PATH']}"},
         quiet=True,
     )
+    batch = {
+        event["event_data"]["host"]
+        for event in runner.events
+        if event["event"] == "runner_on_ok" and event["event_data"]["task"].startswith("Stop where a box")
+    }
     failures = [
         event["event_data"]["res"]["msg"]
         for event in runner.events
         if event["event"] in {"runner_on_failed", "runner_on_unreachable"}
     ]
-    return Outcome(t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists())
+    return Outcome(t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists(), frozenset(batch))
 
 
 def test_a_key_that_is_written_twice_stops_the_run(tmp_path: pathlib.Path) -> None:
@@ -451,6 +458,27 @@ def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_pa
     assert not missing, outcome.message
     assert len(outcome.message.splitlines()) == 1, outcome.message
     assert "hidden" not in outcome.message
+
+
+@pytest.mark.parametrize("tag", ["fabric", "vllm_server", "container_runtime", "nvidia_driver", "preflight"])
+def test_a_run_of_some_tags_is_refused_before_any_connection_as_well(tmp_path: pathlib.Path, tag: str) -> None:
+    outcome = run_site(tmp_path, BOX + "fabric:\n  members: [spark-1, spark-9]\n", CATALOGUE, tags=tag)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    assert "fabric.members[1]: spark-9 is no host of the group sparks" in outcome.message
+
+
+def test_a_run_of_some_tags_checks_the_roles_of_driver_and_container_runtime_as_well(tmp_path: pathlib.Path) -> None:
+    outcome = run_site(tmp_path, BOX + "container_runtime_x: true\n", CATALOGUE, tags="preflight")
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    assert "nothing reads container_runtime_x" in outcome.message
+
+
+def test_a_run_of_some_tags_leaves_the_boxes_of_a_serving_group_in_one_batch(tmp_path: pathlib.Path) -> None:
+    group = CATALOGUE + "fabric: {members: [spark-1, spark-2]}\nserving_group: {model_role: writer}\n"
+    outcome = run_site(tmp_path, "model_roles: []\n", group, PAIR, tags="vllm_server_serve")
+    assert outcome.first_batch == {"spark-1", "spark-2"}, outcome.message
 
 
 # What only the role's own variables have, with nothing that they look like, or of another type than they have to be.
