@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 import sys
 import typing as t
 
@@ -400,7 +401,15 @@ class Outcome:
     first_batch: frozenset[str]
 
 
-def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS, *, tags: str = "") -> Outcome:
+def run_site(
+    folder: pathlib.Path,
+    box: str,
+    group: str,
+    hosts: str = HOSTS,
+    *,
+    files: t.Mapping[str, str] | None = None,
+    tags: str = "",
+) -> Outcome:
     """Run site.yml, or what has some tags, on boxes that cannot be reached, and see whether it was tried."""
     touched = folder / "connected"
     ssh = folder / "ssh"
@@ -409,9 +418,10 @@ def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS, *, 
     (folder / "runner").mkdir()
     inventory = folder / "inventory"
     for path, text in {
-        "hosts.yml": hosts.format(ssh=ssh),
+        "hosts.yml": hosts.replace("{ssh}", str(ssh)),
         "group_vars/sparks.yml": group,
         "host_vars/spark-1.yml": box,
+        **(files or {}),
     }.items():
         (inventory / path).parent.mkdir(parents=True, exist_ok=True)
         (inventory / path).write_text(text, encoding="utf-8")
@@ -440,6 +450,26 @@ def test_a_key_that_is_written_twice_stops_the_run(tmp_path: pathlib.Path) -> No
     outcome = run_site(tmp_path, BOX + "model_roles: []\n", CATALOGUE)
     assert outcome.status == "failed"
     assert not outcome.connected
+
+
+@pytest.mark.parametrize("where", ["group_vars/other.yml", "hosts.yml"])
+def test_a_second_serving_group_over_the_same_boxes_is_refused(tmp_path: pathlib.Path, where: str) -> None:
+    serving = "serving_group: {model_role: writer}\n"
+    hosts = PAIR + "pair: {hosts: {spark-1: , spark-2: }}\nother:\n  hosts: {spark-1: , spark-2: }\n"
+    files = {"group_vars/pair.yml": f"# The cable between them.\nfabric: {{members: [spark-1, spark-2]}}\n{serving}"}
+    if where == "hosts.yml":
+        hosts += f"  vars:\n    {serving}"
+    else:
+        files[where] = serving
+    outcome = run_site(tmp_path, "model_roles: []\n", CATALOGUE + "model_roles: []\n", hosts, files=files)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    line = len(hosts.splitlines()) if where == "hosts.yml" else 1
+    assert re.search(
+        rf"spark-1, spark-2 would be in 2 serving groups, other \(\S*{where}:{line}\) and pair \(\S*pair.yml:3\);",
+        outcome.message,
+    ), outcome.message
+    assert len(outcome.message.splitlines()) == 1
 
 
 def test_every_fault_is_said_at_once(tmp_path: pathlib.Path) -> None:
