@@ -399,6 +399,7 @@ class Outcome:
     message: str
     connected: bool
     first_batch: frozenset[str]
+    output: str
 
 
 def run_site(
@@ -409,8 +410,9 @@ def run_site(
     *,
     files: t.Mapping[str, str] | None = None,
     tags: str = "",
+    playbook: str = "site.yml",
 ) -> Outcome:
-    """Run site.yml, or what has some tags, on boxes that cannot be reached, and see whether it was tried."""
+    """Run a playbook, or what of it has some tags, on boxes that cannot be reached, and see whether it was tried."""
     touched = folder / "connected"
     ssh = folder / "ssh"
     ssh.write_text(f"#!/bin/sh\ntouch {touched}\nexit 255\n", encoding="utf-8")
@@ -427,7 +429,7 @@ def run_site(
         (inventory / path).write_text(text, encoding="utf-8")
     runner = ansible_runner.run(
         private_data_dir=str(folder / "runner"),
-        playbook=str(CHECKOUT / "site.yml"),
+        playbook=str(CHECKOUT / playbook),
         inventory=str(inventory),
         cmdline=f"--tags {tags}" if tags else None,
         envvars={"ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"), "PATH": f"{SCRIPTS}:{os.environ['PATH']}"},
@@ -443,7 +445,10 @@ def run_site(
         for event in runner.events
         if event["event"] in {"runner_on_failed", "runner_on_unreachable"}
     ]
-    return Outcome(t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists(), frozenset(batch))
+    output = " ".join(runner.stdout.read().split())
+    return Outcome(
+        t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists(), frozenset(batch), output
+    )
 
 
 def test_a_key_that_is_written_twice_stops_the_run(tmp_path: pathlib.Path) -> None:
@@ -540,3 +545,14 @@ def test_a_right_inventory_leads_to_a_connection(tmp_path: pathlib.Path) -> None
     outcome = run_site(tmp_path, BOX, CATALOGUE)
     assert outcome.connected
     assert "Failed to connect" in outcome.message or "unreachable" in outcome.message.lower()
+
+
+def test_the_addresses_of_a_fabric_are_said_before_any_connection(tmp_path: pathlib.Path) -> None:
+    fabric = "fabric: {members: [spark-1, spark-2]}\n"
+    outcome = run_site(tmp_path, BOX, f"{CATALOGUE}{BOX}{fabric}", PAIR, playbook="playbooks/validate.yml")
+    assert outcome.status == "successful", outcome.message
+    assert not outcome.connected
+    assert (
+        "spark-1 (192.168.100.11, 192.168.101.11) is in a fabric with spark-2 (192.168.100.12, 192.168.101.12)"
+        in outcome.output
+    )
