@@ -14,7 +14,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.gb10.fleet.plugins.action.resolve_model_roles import numbers_read_otherwise
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _fabric_input, _fabric_sentence, _origin
-from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_rank import shares_of
+from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_rank import addresses_of, shares_of
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 
 _display = Display()
@@ -42,14 +42,14 @@ class ActionModule(ActionBase):
         every = frozenset(groups.get("all", hostvars))
         known = _Known(every, frozenset(groups.get("sparks", every)))
         sentences: dict[str, None] = {}  # a set that keeps its order: a group's fault is said once, not once a box
-        members: dict[str, list[str]] = {}
+        addresses: dict[str, dict[str, list[str]]] = {}
         for box in options["boxes"]:
             if "fabric" not in hostvars[box]:
                 continue
             fabric: t.Any = None
             try:
                 fabric = hostvars[box]["fabric"]
-                members[box] = _members(box, fabric, hostvars, known)
+                addresses[box] = _members(box, fabric, hostvars, known)
             except _fabric_input.FabricInputError as error:
                 wrong = (_fabric_sentence.sentence(one, fabric, box) for one in error.problems)
                 sentences.update(dict.fromkeys(wrong))
@@ -59,10 +59,16 @@ class ActionModule(ActionBase):
                 sentences[f"{place}: fabric: a template or secret in it cannot be resolved ({reason})."] = None
         if sentences:
             return {**result, "failed": True, "msg": "\n".join(sentences)}
-        said = [f"{names[0]} is in a fabric with {', '.join(names[1:])}" for names in _different(members.values())]
+        said = list(dict.fromkeys(_said(its) for its in addresses.values() if its))
         for line in said if options["show"] else ():
             _display.display(f"  {line}")
-        return {**result, "changed": False, "members": members, "msg": said}
+        return {
+            **result,
+            "changed": False,
+            "members": {box: list(its) for box, its in addresses.items()},
+            "addresses": {box: its[box] for box, its in addresses.items() if box in its},
+            "msg": said,
+        }
 
 
 class _Known(t.NamedTuple):
@@ -72,10 +78,10 @@ class _Known(t.NamedTuple):
     boxes: frozenset[str]
 
 
-def _members(box: str, fabric: t.Any, hostvars: t.Any, known: _Known) -> list[str]:
-    """Return the members of a fabric; FabricInputError says what is wrong with it."""
+def _members(box: str, fabric: t.Any, hostvars: t.Any, known: _Known) -> dict[str, list[str]]:
+    """Return the members of a fabric with their addresses; FabricInputError says what is wrong with it."""
     if fabric == {}:
-        return []
+        return {}
     if otherwise := list(numbers_read_otherwise(fabric, ("fabric",))):
         raise _fabric_input.FabricInputError(otherwise)
     wanted = _fabric_input.read(fabric)
@@ -87,7 +93,7 @@ def _members(box: str, fabric: t.Any, hostvars: t.Any, known: _Known) -> list[st
         found += [one for member in wanted.members for one in _disagrees(member, fabric, hostvars[member.box])]
     if found:
         raise _fabric_input.FabricInputError(found)
-    return [member.box for member in wanted.members]
+    return addresses_of(fabric, addresses)
 
 
 def _disagrees(member: _fabric_input.Member, fabric: t.Any, variables: t.Any) -> t.Iterator[Problem]:
@@ -100,6 +106,7 @@ def _disagrees(member: _fabric_input.Member, fabric: t.Any, variables: t.Any) ->
     yield Problem(("fabric", "members", member.rank), what, remedy, fabric["members"][member.rank])
 
 
-def _different(lists: t.Iterable[list[str]]) -> list[tuple[str, ...]]:
-    """Return every list once, without those of boxes that have no fabric."""
-    return list(dict.fromkeys(tuple(one) for one in lists if one))
+def _said(members: t.Mapping[str, t.Sequence[str]]) -> str:
+    """Return in one sentence who is in a fabric, and at which addresses."""
+    first, *others = (f"{box} ({', '.join(addresses)})" for box, addresses in members.items())
+    return f"{first} is in a fabric with {', '.join(others)}"

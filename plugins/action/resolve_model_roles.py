@@ -22,6 +22,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils import (
     _batches,
     _claims,
     _fabric_sentence,
+    _group_vars,
     _known_findings,
     _model_roles,
     _origin,
@@ -276,8 +277,10 @@ def fleet_of(
             unreadable.append(f"the inventory of {box}: a template in its serving group cannot be resolved ({reason}).")
             continue
         declared[box] = _serving_group.Declared(value, str(_origin.place_of(value) or ""))
+    holding = [str(name) for name, boxes in groups.items() if not declared.keys().isdisjoint(boxes)]
     fleet = _serving_group.Fleet(
         declared=declared,
+        naming=_group_vars.groups_that_set("serving_group", holding, variables),
         groups={str(name): [str(one) for one in boxes] for name, boxes in groups.items()},
         addresses=addresses,
         playing=[str(one) for one in variables.get("ansible_play_hosts_all", [])],

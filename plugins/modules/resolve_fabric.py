@@ -31,7 +31,7 @@ options:
     type: list
     elements: str
   show:
-    description: Print which boxes belong together.
+    description: Print which boxes belong together, and the addresses of their twins.
     type: bool
     default: false
 """
@@ -49,4 +49,11 @@ members:
   returned: success
   type: dict
   sample: {spark-1: [spark-1, spark-2], spark-2: [spark-1, spark-2]}
+addresses:
+  description:
+    - By box, the addresses of its twins, in the order of the cables.
+    - Of one cable where the inventory does not say how many there are. A second one takes the next two subnets.
+  returned: success
+  type: dict
+  sample: {spark-1: [192.168.100.11, 192.168.101.11], spark-2: [192.168.100.12, 192.168.101.12]}
 """

@@ -79,13 +79,24 @@ def shares_of(
             # Where the address is a name, nobody knows yet what the rank is reached by.
             environment={key: one for key, one in rank["environment"].items() if key != "VLLM_HOST_IP" or address},
             container=rank["container"],
-            addresses=planned or _possible(member, wanted),
+            addresses=planned or frozenset(_possible(member, wanted)),
             # Whether there is a second cable, and so whether its subnets are the fabric's, only the boxes say.
             subnets=tuple(wanted.subnets[:known]),
             devices=tuple(twin["rdma"] for twin in box["twins"] if twin["rdma"]),
             interfaces=_interfaces(seen),
         )
     return Planned(shares, tuple(_findings(plan, "error")))
+
+
+def addresses_of(fabric: object, ansible_hosts: c.Mapping[str, t.Any]) -> dict[str, list[str]]:
+    """Return by member the addresses of its twins, in the order of the cables; FabricInputError says what is wrong.
+
+    That is one cable where neither the inventory nor the topology says how many there are.
+    """
+    wanted = _fabric_input.read(fabric, ansible_hosts)
+    taken = len(plan_fabric(fabric, None, ansible_hosts)["subnets"])
+    wanted = dataclasses.replace(wanted, subnets=wanted.subnets[:taken])
+    return {member.box: _possible(member, wanted) for member in wanted.members}
 
 
 def with_devices(container: c.Mapping[str, t.Any], devices: c.Sequence[str]) -> dict[str, t.Any]:
@@ -102,13 +113,13 @@ def _known(address: str) -> str:
         return ""
 
 
-def _possible(member: _fabric_input.Member, wanted: _fabric_input.Wanted) -> frozenset[str]:
+def _possible(member: _fabric_input.Member, wanted: _fabric_input.Wanted) -> list[str]:
     """Return the addresses that a box may get, with as many cables as it can have."""
     ring = wanted.topology == "ring"
     links = [member.rank, (member.rank - 1) % len(wanted.members)] if ring else list(range(_MOST_CABLES))
     ends = [(link, side) for link in links for side in (0, 1)]
     there = [end for end in ends if (end[0] if wanted.shared_subnet else 2 * end[0] + end[1]) < len(wanted.subnets)]
-    return frozenset(str(_fabric_input.address_of(member, wanted, link, side).ip) for link, side in there)
+    return [str(_fabric_input.address_of(member, wanted, link, side).ip) for link, side in there]
 
 
 def _interfaces(seen: Observed) -> frozenset[str]:

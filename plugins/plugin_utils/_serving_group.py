@@ -94,8 +94,9 @@ class Fleet:
     ``declared`` holds the ``serving_group`` of the boxes that have one, ``groups`` the boxes of every inventory group,
     ``addresses`` the ``serving_address`` by box and ``environments`` its ``serving_env``, ``playing`` the boxes of this
     run. ``fabrics`` has the ``fabric`` by box, ``hosts`` what Ansible connects to, ``observed`` what fabric_info
-    returned. ``looked`` says that the boxes were looked at, so that what is not known by now is missing; ``trial``
-    that nothing is going to be done with the answer.
+    returned, ``naming`` the groups that set ``serving_group`` themselves, with the place. ``looked`` says that the
+    boxes were looked at, so that what is not known by now is missing; ``trial`` that nothing is going to be done with
+    the answer.
     """
 
     declared: c.Mapping[str, Declared]
@@ -106,6 +107,7 @@ class Fleet:
     fabrics: c.Mapping[str, object] = dataclasses.field(default_factory=dict)
     hosts: c.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
     observed: c.Mapping[str, c.Mapping[str, t.Any]] = dataclasses.field(default_factory=dict)
+    naming: c.Mapping[str, str] = dataclasses.field(default_factory=dict)
     looked: bool = False
     trial: bool = False
 
@@ -177,6 +179,9 @@ def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:
     mine = fleet.declared.get(box)
     if mine is None:
         return None, []
+    naming = [name for name in sorted(fleet.naming) if box in fleet.groups.get(name, ())]
+    if len(naming) > 1:
+        return None, [_several(naming, mine, fleet)]
     same = {other for other, one in fleet.declared.items() if one.same(mine)}
     holding = [name for name in sorted(fleet.groups) if name != "all" and box in fleet.groups[name]]
     exact = [name for name in holding if set(fleet.groups[name]) == same]
@@ -196,6 +201,15 @@ def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:
     what = f"no group of the inventory has just the boxes that it reaches: {', '.join(sorted(same))}"
     remedy = "put it into the group_vars of a group that holds exactly the boxes of its ranks"
     return None, [Problem(("serving_group",), what, remedy, mine.value)]
+
+
+def _several(names: c.Sequence[str], mine: Declared, fleet: Fleet) -> Problem:
+    """Say that groups with a serving group each have a box in common: Ansible gives it the one, and drops the other."""
+    placed = [f"{name} ({fleet.naming[name]})" if fleet.naming[name] else name for name in names]
+    both = [box for box in fleet.groups[names[0]] if all(box in fleet.groups[name] for name in names)]
+    what = f"{', '.join(both)} would be in {len(names)} serving groups, {' and '.join(placed)}"
+    remedy = "a box is a rank of one group; keep one of them, or give each its own boxes"
+    return Problem(("serving_group",), what, remedy, mine.value)
 
 
 def group_problems(group: Group, catalogue: c.Mapping[str, t.Any], fleet: Fleet) -> c.Iterator[Problem]:

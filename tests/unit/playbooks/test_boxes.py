@@ -21,8 +21,17 @@ PLAYBOOKS = ["site.yml", *sorted(f"playbooks/{path.name}" for path in (CHECKOUT 
 MIXED = {"sparks": ["spark-1", "spark-2"], "desks": ["desk-1"]}
 
 
-def play(folder: pathlib.Path, playbook: str, groups: dict[str, list[str]], limit: str = "") -> tuple[int, str]:
-    """Return how a run ended, and what it said; whoever would connect leaves a file behind."""
+def play(
+    folder: pathlib.Path,
+    playbook: str,
+    groups: dict[str, list[str]],
+    limit: str = "",
+    settings: pathlib.Path | None = None,
+) -> tuple[int, str]:
+    """Return how a run ended, and what it said; whoever would connect leaves a file behind.
+
+    Without ``settings`` those of the checkout do not count, as for those who have installed the collection.
+    """
     ssh = folder / "ssh"
     ssh.write_text(f"#!/bin/sh\ntouch {folder}/connected\nexit 255\n", encoding="utf-8")
     ssh.chmod(0o755)
@@ -32,10 +41,9 @@ def play(folder: pathlib.Path, playbook: str, groups: dict[str, list[str]], limi
     command = [str(SCRIPTS / "ansible-playbook"), str(CHECKOUT / playbook), "-i", str(folder / "hosts.json")]
     command += ["-l", limit] if limit else []
     env = {"ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections"), "ANSIBLE_INVENTORY_ENABLED": "yaml"}
-    # Without the settings of the checkout, as for those who have installed the collection.
     (folder / "ansible.cfg").write_text("[defaults]\n", encoding="utf-8")
     env |= {
-        "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+        "ANSIBLE_CONFIG": str(settings or folder / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
         "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
     }
@@ -82,4 +90,19 @@ def test_a_run_on_nothing_fails(tmp_path: pathlib.Path, groups: dict[str, list[s
 @pytest.mark.parametrize("limit", ["", "sparks", "spark-2", "spark-2,desk-1"])
 def test_other_hosts_may_stand_beside_the_boxes(tmp_path: pathlib.Path, limit: str) -> None:
     code, said = play(tmp_path, "playbooks/boxes.yml", MIXED, limit)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_a_limit_with_a_name_that_is_nowhere_stops_the_run(tmp_path: pathlib.Path, playbook: str) -> None:
+    code, said = play(tmp_path, playbook, MIXED, limit="spark-1,spark-9", settings=CHECKOUT / "ansible.cfg")
+    assert code != 0, said
+    assert "Could not match supplied host pattern" in said
+    assert "spark-9" in said
+    assert not (tmp_path / "connected").exists()
+
+
+@pytest.mark.parametrize("limit", ["", "sparks", "spark-*", "spark-1,desk-1", "sparks:!spark-1"])
+def test_a_limit_of_names_that_are_there_runs(tmp_path: pathlib.Path, limit: str) -> None:
+    code, said = play(tmp_path, "playbooks/boxes.yml", MIXED, limit, settings=CHECKOUT / "ansible.cfg")
     assert code == 0, said

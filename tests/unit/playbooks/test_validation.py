@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 import sys
 import typing as t
 
@@ -405,10 +406,21 @@ class Outcome:
     status: str
     message: str
     connected: bool
+    first_batch: frozenset[str]
+    output: str
 
 
-def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS) -> Outcome:
-    """Run the whole of site.yml on an inventory whose box cannot be reached, and see whether it was tried."""
+def run_site(
+    folder: pathlib.Path,
+    box: str,
+    group: str,
+    hosts: str = HOSTS,
+    *,
+    files: t.Mapping[str, str] | None = None,
+    tags: str = "",
+    playbook: str = "site.yml",
+) -> Outcome:
+    """Run a playbook, or what of it has some tags, on boxes that cannot be reached, and see whether it was tried."""
     touched = folder / "connected"
     ssh = folder / "ssh"
     ssh.write_text(f"#!/bin/sh\ntouch {touched}\nexit 255\n", encoding="utf-8")
@@ -416,31 +428,61 @@ def run_site(folder: pathlib.Path, box: str, group: str, hosts: str = HOSTS) -> 
     (folder / "runner").mkdir()
     inventory = folder / "inventory"
     for path, text in {
-        "hosts.yml": hosts.format(ssh=ssh),
+        "hosts.yml": hosts.replace("{ssh}", str(ssh)),
         "group_vars/sparks.yml": group,
         "host_vars/spark-1.yml": box,
+        **(files or {}),
     }.items():
         (inventory / path).parent.mkdir(parents=True, exist_ok=True)
         (inventory / path).write_text(text, encoding="utf-8")
     runner = ansible_runner.run(
         private_data_dir=str(folder / "runner"),
-        playbook=str(CHECKOUT / "site.yml"),
+        playbook=str(CHECKOUT / playbook),
         inventory=str(inventory),
+        cmdline=f"--tags {tags}" if tags else None,
         envvars={"ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"), "PATH": f"{SCRIPTS}:{os.environ['PATH']}"},
         quiet=True,
     )
+    batch = {
+        event["event_data"]["host"]
+        for event in runner.events
+        if event["event"] == "runner_on_ok" and event["event_data"]["task"].startswith("Stop where a box")
+    }
     failures = [
         event["event_data"]["res"]["msg"]
         for event in runner.events
         if event["event"] in {"runner_on_failed", "runner_on_unreachable"}
     ]
-    return Outcome(t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists())
+    output = " ".join(runner.stdout.read().split())
+    return Outcome(
+        t.cast("str", runner.status), "\n".join(map(str, failures)), touched.exists(), frozenset(batch), output
+    )
 
 
 def test_a_key_that_is_written_twice_stops_the_run(tmp_path: pathlib.Path) -> None:
     outcome = run_site(tmp_path, BOX + "model_roles: []\n", CATALOGUE)
     assert outcome.status == "failed"
     assert not outcome.connected
+
+
+@pytest.mark.parametrize("where", ["group_vars/other.yml", "hosts.yml"])
+def test_a_second_serving_group_over_the_same_boxes_is_refused(tmp_path: pathlib.Path, where: str) -> None:
+    serving = "serving_group: {model_role: writer}\n"
+    hosts = PAIR + "pair: {hosts: {spark-1: , spark-2: }}\nother:\n  hosts: {spark-1: , spark-2: }\n"
+    files = {"group_vars/pair.yml": f"# The cable between them.\nfabric: {{members: [spark-1, spark-2]}}\n{serving}"}
+    if where == "hosts.yml":
+        hosts += f"  vars:\n    {serving}"
+    else:
+        files[where] = serving
+    outcome = run_site(tmp_path, "model_roles: []\n", CATALOGUE + "model_roles: []\n", hosts, files=files)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    line = len(hosts.splitlines()) if where == "hosts.yml" else 1
+    assert re.search(
+        rf"spark-1, spark-2 would be in 2 serving groups, other \(\S*{where}:{line}\) and pair \(\S*pair.yml:3\);",
+        outcome.message,
+    ), outcome.message
+    assert len(outcome.message.splitlines()) == 1
 
 
 def test_every_fault_is_said_at_once(tmp_path: pathlib.Path) -> None:
@@ -459,6 +501,27 @@ def test_a_wrong_inventory_is_refused_before_any_connection(fault: Fault, tmp_pa
     assert not missing, outcome.message
     assert len(outcome.message.splitlines()) == 1, outcome.message
     assert "hidden" not in outcome.message
+
+
+@pytest.mark.parametrize("tag", ["fabric", "vllm_server", "container_runtime", "nvidia_driver", "preflight"])
+def test_a_run_of_some_tags_is_refused_before_any_connection_as_well(tmp_path: pathlib.Path, tag: str) -> None:
+    outcome = run_site(tmp_path, BOX + "fabric:\n  members: [spark-1, spark-9]\n", CATALOGUE, tags=tag)
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    assert "fabric.members[1]: spark-9 is no host of the group sparks" in outcome.message
+
+
+def test_a_run_of_some_tags_checks_the_roles_of_driver_and_container_runtime_as_well(tmp_path: pathlib.Path) -> None:
+    outcome = run_site(tmp_path, BOX + "container_runtime_x: true\n", CATALOGUE, tags="preflight")
+    assert outcome.status == "failed"
+    assert not outcome.connected
+    assert "nothing reads container_runtime_x" in outcome.message
+
+
+def test_a_run_of_some_tags_leaves_the_boxes_of_a_serving_group_in_one_batch(tmp_path: pathlib.Path) -> None:
+    group = CATALOGUE + "fabric: {members: [spark-1, spark-2]}\nserving_group: {model_role: writer}\n"
+    outcome = run_site(tmp_path, "model_roles: []\n", group, PAIR, tags="vllm_server_serve")
+    assert outcome.first_batch == {"spark-1", "spark-2"}, outcome.message
 
 
 # What only the role's own variables have, with nothing that they look like, or of another type than they have to be.
@@ -490,3 +553,14 @@ def test_a_right_inventory_leads_to_a_connection(tmp_path: pathlib.Path) -> None
     outcome = run_site(tmp_path, BOX, CATALOGUE)
     assert outcome.connected
     assert "Failed to connect" in outcome.message or "unreachable" in outcome.message.lower()
+
+
+def test_the_addresses_of_a_fabric_are_said_before_any_connection(tmp_path: pathlib.Path) -> None:
+    fabric = "fabric: {members: [spark-1, spark-2]}\n"
+    outcome = run_site(tmp_path, BOX, f"{CATALOGUE}{BOX}{fabric}", PAIR, playbook="playbooks/validate.yml")
+    assert outcome.status == "successful", outcome.message
+    assert not outcome.connected
+    assert (
+        "spark-1 (192.168.100.11, 192.168.101.11) is in a fabric with spark-2 (192.168.100.12, 192.168.101.12)"
+        in outcome.output
+    )

@@ -139,3 +139,33 @@ def test_a_container_without_the_devices_that_nccl_is_told_to_use() -> None:
     assert not found(share(), devices=["/dev/infiniband/uverbs0"])
     assert not found(share(), devices=[], NCCL_NET="Socket")
     assert not found(share(looked=False), devices=[])
+
+
+PAIR_OF_ADDRESSES = {"spark-1": ["192.168.100.11", "192.168.101.11"], "spark-2": ["192.168.100.12", "192.168.101.12"]}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "expected"),
+    [
+        ({}, PAIR_OF_ADDRESSES),
+        ({"shared_subnet": True, "first_host": 1}, {"spark-1": ["192.168.100.1", "192.168.100.2"]}),
+        (
+            {"members": ["spark-1", {"box": "spark-2", "cages": [0, 1]}]},
+            {"spark-2": ["192.168.100.12", "192.168.101.12", "192.168.102.12", "192.168.103.12"]},
+        ),
+        (
+            {"members": ["spark-1", {"box": "spark-2", "addresses": ["192.168.101.40", "192.168.100.30"]}]},
+            {"spark-2": ["192.168.100.30", "192.168.101.40"]},
+        ),
+        (
+            {"topology": "ring", "members": ["spark-1", "spark-2", "spark-3"]},
+            {"spark-2": ["192.168.102.12", "192.168.103.12", "192.168.100.12", "192.168.101.12"]},
+        ),
+    ],
+    ids=["one cable", "one subnet", "two cables", "addresses by hand", "ring"],
+)
+def test_what_the_inventory_alone_says_of_the_addresses(
+    fabric: dict[str, t.Any], expected: dict[str, list[str]]
+) -> None:
+    addresses = fabrics.addresses_of({"members": ["spark-1", "spark-2"], **fabric}, {})
+    assert {box: addresses[box] for box in expected} == expected

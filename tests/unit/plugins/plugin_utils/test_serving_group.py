@@ -216,6 +216,18 @@ def test_a_box_in_two_groups_is_refused() -> None:
     assert "spark-2, a box of the group east, is in another serving group as well" in said(wrong[0])
 
 
+def test_a_second_group_over_the_same_boxes_is_refused_with_both_places() -> None:
+    inventory = {"sparks": ["spark-1", "spark-2"], "pair": ["spark-1", "spark-2"], "other": ["spark-1", "spark-2"]}
+    places = {"pair": "group_vars/pair.yml:1", "other": "group_vars/other.yml:3"}
+    both = dataclasses.replace(fleet(inventory=inventory), naming=places)
+    (first,), (second,) = (groups.find(box, both)[1] for box in ("spark-1", "spark-2"))
+    assert first == second
+    assert (
+        "spark-1, spark-2 would be in 2 serving groups, other (group_vars/other.yml:3) and pair (group_vars/pair.yml:1)"
+        in said(first)
+    )
+
+
 def test_a_group_that_is_none_of_the_inventory_is_refused() -> None:
     alone = {"spark-3": groups.Declared(PAIR, "host_vars/spark-3.yml:1")}
     group, wrong = groups.find("spark-3", fleet(alone))
