@@ -10,6 +10,7 @@ Note that this plugin util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import dataclasses
 import ipaddress
 import typing as t
 
@@ -200,6 +201,16 @@ def cable_pending(box: str) -> Finding:
         evidence="no port with a link; a port without a cable may be off the PCI bus",
         remedy="plug the cable in, reboot both boxes with it in place, and run again",
     )
+
+
+# What fabric_info says of a chip of which something is there, and does not work.
+_BROKEN: t.Final = ("CX7_WITHOUT_INTERFACE", "TWINS_NOT_PAIRED")
+
+
+def broken(box: str, seen: Observed) -> list[Finding]:
+    """Return what a look at a box has found broken, and that would else pass for a cable that is not there."""
+    found = [Finding(**one) for one in seen.get("findings", ()) if one["id"] in _BROKEN and one["severity"] == "error"]
+    return [dataclasses.replace(one, message=f"{box}: {one.message}") for one in found]
 
 
 def cage_not_there(box: str, missing: c.Sequence[int], there: c.Sequence[int]) -> Finding:

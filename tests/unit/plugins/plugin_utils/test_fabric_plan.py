@@ -257,6 +257,48 @@ def test_a_box_without_a_cable_is_pending(cards: list[Card]) -> None:
     assert plan["boxes"]["spark-2"]["netplan"] == {}
 
 
+def broken(cage: int = 0, *, driver: bool) -> list[Card]:
+    """Return the cards of a box with one cable, of which one function is not on the bus, or has no interface."""
+    cards = spark(cabled=[cage])
+    card = cards.pop(2 * cage + 1)
+    return [*cards, dataclasses.replace(card, interface="")] if driver else cards
+
+
+NAMED = ["enp1s0f0np0", "enP2p1s0f0np0"]
+
+
+@pytest.mark.parametrize("member", ["spark-2", {"box": "spark-2", "interfaces": NAMED}])
+@pytest.mark.parametrize(
+    ("cards", "expected", "says"),
+    [
+        (broken(driver=False), {"TWINS_NOT_PAIRED"}, "spark-2: these interfaces have no twin"),
+        (broken(driver=True), {"TWINS_NOT_PAIRED", "CX7_WITHOUT_INTERFACE"}, "no driver has made network interfaces"),
+        (
+            [dataclasses.replace(card, interface="", rdma="") for card in spark()],
+            {"CX7_WITHOUT_INTERFACE"},
+            "spark-2: the ConnectX-7 is on the PCI bus, but no driver has made network interfaces of it",
+        ),
+    ],
+)
+def test_a_broken_chip_is_no_cable_to_come(member: t.Any, cards: list[Card], expected: set[str], says: str) -> None:
+    plan = plan_fabric({"members": ["spark-1", member]}, {"spark-1": seen(), "spark-2": seen(cards)})
+
+    assert (plan["verdict"], set(ids(plan))) == ("refused", expected)
+    assert any(says in finding["message"] and finding["remedy"] for finding in plan["findings"])
+    assert plan["boxes"]["spark-2"]["twins"] == []
+
+
+@pytest.mark.parametrize("driver", [False, True])
+def test_a_whole_port_with_a_cable_is_used_beside_a_broken_one(driver: bool) -> None:
+    cards = spark()[:3]
+    if driver:
+        cards.append(dataclasses.replace(spark()[3], interface=""))
+    plan = plan_fabric({"members": BOXES}, {"spark-1": seen(), "spark-2": seen(cards)})
+
+    assert (plan["verdict"], ids(plan)) == ("planned", [])
+    assert [name for name, _address in twins(plan, "spark-2")] == NAMED
+
+
 def test_a_cage_that_is_named_needs_no_link() -> None:
     members = ["spark-1", {"box": "spark-2", "cages": [1]}]
     plan = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(spark(cabled=[]))})
