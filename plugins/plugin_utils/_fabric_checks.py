@@ -213,14 +213,15 @@ def broken(box: str, seen: Observed) -> list[Finding]:
     return [dataclasses.replace(one, message=f"{box}: {one.message}") for one in found]
 
 
-def cage_not_there(box: str, missing: c.Sequence[int], there: c.Sequence[int]) -> Finding:
-    """Return the finding about a cage that the inventory names and the box does not have."""
+def cage_not_there(box: str, missing: c.Sequence[int], there: c.Sequence[t.Any]) -> Finding:
+    """Return the finding about a cage that the inventory names and behind which the box shows nothing."""
+    cages = ", ".join(map(str, missing))
     return Finding(
         id="FABRIC_CAGE_NOT_THERE",
-        severity="error",
-        message=f"{box} has no pair of twins behind cage {', '.join(map(str, missing))}",
-        evidence=f"it has {', '.join(map(str, there)) or 'none'}",
-        remedy="correct cages in members, or see what fabric_info says of the box",
+        severity="warning",
+        message=f"{box} has no twins behind cage {cages}: a port without a cable may be off the PCI bus",
+        evidence=f"it has twins behind cage {', '.join(map(str, there)) or 'none'}",
+        remedy="plug the cable in and reboot the box; if it is plugged in, correct cages in members",
     )
 
 

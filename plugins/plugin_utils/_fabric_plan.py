@@ -155,7 +155,7 @@ def _chosen(member: Member, wanted: Wanted, seen: Observed | None, cables: int) 
             return _without_cable(seen, member, checks.cable_pending(member.box))
     missing = [cage for cage in cages if cage not in ports]
     if missing:
-        return [], _REFUSED, [checks.cage_not_there(member.box, missing, sorted(ports))]
+        return _without_cable(seen, member, checks.cage_not_there(member.box, missing, sorted(ports)))
     chosen: Chosen = [
         (cage, link, side, twin)
         for cage, link in zip(cages, links, strict=False)

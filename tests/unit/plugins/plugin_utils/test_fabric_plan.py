@@ -382,12 +382,30 @@ def test_a_virtual_function_that_is_named() -> None:
     assert (plan["verdict"], ids(plan)) == ("refused", ["TWIN_IS_VIRTUAL_FUNCTION"] * 2)
 
 
-def test_a_cage_that_is_not_there() -> None:
-    members = ["spark-1", {"box": "spark-2", "cages": [1]}]
+def test_a_cage_or_an_interface_off_the_bus_waits_for_its_cable() -> None:
     cards = [card for card in spark() if card.pci.endswith(".0")]
-    plan = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(cards)})
+    named: tuple[dict[str, t.Any], ...] = {"cages": [1]}, {"interfaces": ["enp1s0f1np1", "enP2p1s0f1np1"]}
+    for member, expected in zip(named, ("FABRIC_CAGE_NOT_THERE", "FABRIC_INTERFACE_MISSING"), strict=True):
+        members = ["spark-1", {"box": "spark-2", **member}]
+        plan = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(cards)})
+        assert (plan["verdict"], ids(plan)) == ("pending", [expected])
+        assert plan["boxes"]["spark-2"]["netplan"] == {}
 
-    assert (plan["verdict"], ids(plan)) == ("refused", ["FABRIC_CAGE_NOT_THERE"])
+
+def test_a_ring_waits_for_a_cage_that_is_off_the_bus() -> None:
+    boxes = ["spark-1", "spark-2", "spark-3"]
+    observed = {box: seen(spark(cabled=[0, 1])) for box in boxes} | {"spark-2": seen(spark()[:2])}
+    plan = plan_fabric({"topology": "ring", "members": boxes}, observed)
+
+    assert (plan["verdict"], plan["boxes"]["spark-2"]["state"]) == ("pending", "pending")
+    assert "FABRIC_CAGE_NOT_THERE" in ids(plan)
+
+
+def test_a_cage_with_half_of_a_port_is_refused() -> None:
+    members = ["spark-1", {"box": "spark-2", "cages": [1]}]
+    plan = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(spark(cabled=[0, 1])[:3])})
+
+    assert (plan["verdict"], ids(plan)) == ("refused", ["TWINS_NOT_PAIRED"])
 
 
 def test_old_firmware_is_a_warning_with_a_source() -> None:
