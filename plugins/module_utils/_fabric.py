@@ -253,11 +253,15 @@ class OtherInterface:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Management:
-    """How the box is reached: ``session`` interfaces carry the connection that asks, ``client`` is its other end."""
+    """How the box is reached: ``session`` interfaces carry the connection that asks, ``client`` is its other end.
+
+    ``interfaces`` are these and those with a default route, also where that is a twin.
+    """
 
     interfaces: tuple[str, ...] = ()
     client: str = ""
     wireless: bool = False
+    session: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -193,8 +193,8 @@ def _management(
     wireless = {one.interface for one in others if one.wireless}
     # A default route over a cable to another Spark is no way to reach the box, unless this connection came that way.
     fabric = {twin.interface for twin in twins}
-    names = tuple(name for name in names if name not in fabric or name in session)
-    return Management(names, client, bool(names) and all(name in wireless for name in names))
+    ways = [name for name in names if name not in fabric or name in session]
+    return Management(names, client, bool(ways) and all(name in wireless for name in ways), tuple(session))
 
 
 def _session(sysroot: pathlib.Path, pid: int | None) -> tuple[str, str]:

@@ -109,11 +109,11 @@ others:
   elements: dict
 management:
   description:
-    - How the box is reached. C(interfaces) has the one of this connection and those with a default route, C(client) the
-      address of the other end of an SSH connection.
+    - How the box is reached. C(interfaces) has that of this connection and those with a default route, twins as well,
+      C(session) that of this connection alone, C(client) the address of the other end of an SSH connection.
   returned: success
   type: dict
-  sample: {interfaces: [enP7s7], client: 192.0.2.1, wireless: false}
+  sample: {interfaces: [enP7s7], client: 192.0.2.1, wireless: false, session: [enP7s7]}
 hotplug:
   description: Whether the box takes ports without a cable off the bus; null where it does not say.
   returned: success

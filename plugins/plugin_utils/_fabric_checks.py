@@ -125,14 +125,19 @@ def _overlap(box: PlannedBox, subnet: ipaddress.IPv4Network, evidence: str) -> F
 
 def _management(box: PlannedBox, twin: PlannedTwin) -> c.Iterator[Finding]:
     if twin.interface in box.management.get("interfaces", ()):
+        session = box.management.get("session", ())
+        only_route = bool(session) and twin.interface not in session
+        what = f"the default route of {box.member.box} is" if only_route else f"{box.member.box} is managed"
         yield Finding(
             id="FABRIC_TOUCHES_MANAGEMENT",
             severity="error",
-            message=(
-                f"{box.member.box} is managed over {twin.interface}, and setting it up for the fabric would cut that"
-            ),
+            message=f"{what} over {twin.interface}, and setting it up for the fabric would cut that",
             evidence=f"{twin.interface} carries this connection or the default route",
-            remedy="manage the box over another interface, and name its address in ansible_host",
+            remedy=(
+                "give the default route to another interface (`ip route` shows it)"
+                if only_route
+                else "manage the box over another interface, and name its address in ansible_host"
+            ),
         )
 
 

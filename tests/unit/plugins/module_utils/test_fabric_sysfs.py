@@ -281,7 +281,7 @@ def test_how_the_box_is_reached(tmp_path: pathlib.Path) -> None:
     management = read(tmp_path, spark(), pid=30).management
 
     assert management.interfaces == ("enp1s0f0np0", "enP7s7")
-    assert management.client == "10.9.9.9"
+    assert (management.session, management.client) == (("enp1s0f0np0",), "10.9.9.9")
 
 
 def test_managed_over_wifi_alone(tmp_path: pathlib.Path) -> None:
@@ -290,6 +290,17 @@ def test_managed_over_wifi_alone(tmp_path: pathlib.Path) -> None:
     tree.write(tmp_path / "proc/net/route", f"{route}\nwlP9s9 00000000 0100000A 0003 0 0 600 00000000")
     fabric = read(tmp_path, spark())
 
+    assert judged(fabric) == ("degraded", ["MGMT_INTERFACE_IS_WIFI"])
+
+
+def test_a_default_route_over_a_twin_is_told_and_makes_no_wired_management(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "sys/class/net/wlP9s9/wireless").mkdir(parents=True)
+    route = "Iface Destination Gateway Flags RefCnt Use Metric Mask"
+    over = [f"{name} 00000000 0100000A 0003 0 0 600 00000000" for name in ("wlP9s9", "enp1s0f0np0")]
+    tree.write(tmp_path / "proc/net/route", "\n".join([route, *over]))
+    fabric = read(tmp_path, spark())
+
+    assert (fabric.management.interfaces, fabric.management.wireless) == (("enp1s0f0np0", "wlP9s9"), True)
     assert judged(fabric) == ("degraded", ["MGMT_INTERFACE_IS_WIFI"])
 
 

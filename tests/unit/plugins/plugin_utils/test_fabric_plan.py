@@ -339,6 +339,13 @@ def over_ssh(box: dict[str, t.Any], *interfaces: str, client: str = "") -> dict[
     return {**box, "management": {"interfaces": list(interfaces), "client": client, "wireless": False}}
 
 
+def routed() -> dict[str, t.Any]:
+    """Return a box whose default route goes over a twin, while the connection comes over the management network."""
+    lines = [f"{name} 00000000 0100000A 0003 0 0 100 00000000" for name in ("enP7s7", "enp1s0f0np0")]
+    box = seen(files={"proc/net/route": "\n".join(["Iface Destination", *lines])})
+    return {**box, "management": {**box["management"], "session": ["enP7s7"]}}
+
+
 def renamed(**changes: t.Any) -> list[Card]:
     """Return the cards of a box whose second twin is not as it should be."""
     cards = spark()
@@ -353,6 +360,7 @@ NETPLAN = {"etc/netplan/40-cx7.yaml": "network:\n  ethernets:\n    enp1s0f0np0:\
     ("box", "expected", "says"),
     [
         (over_ssh(seen(), "enp1s0f0np0"), "FABRIC_TOUCHES_MANAGEMENT", "spark-2 is managed over enp1s0f0np0"),
+        (routed(), "FABRIC_TOUCHES_MANAGEMENT", "the default route of spark-2 is over enp1s0f0np0, and setting it up"),
         (seen(addresses={"enP7s7": ("192.168.101.9/24",)}), "FABRIC_OVERLAPS_MANAGEMENT", "enP7s7 has 192.168.101.9"),
         (seen(addresses={"enP7s7": ("192.168.0.9/16",)}), "FABRIC_OVERLAPS_MANAGEMENT", "192.168.100.0/24 overlaps"),
         (seen(addresses={"enp1s0f1np1": ("192.168.100.9/24",)}), "FABRIC_OVERLAPS_MANAGEMENT", "enp1s0f1np1 has"),
