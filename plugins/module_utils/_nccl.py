@@ -111,10 +111,12 @@ class NcclOutput:
 
     @property
     def busbw_gbs(self) -> float | None:
-        """Return the bus bandwidth of the largest message; an average over small messages as well means nothing."""
-        if self.largest is None or (self.average_gbs is not None and len({row.size for row in self.rows}) == 1):
-            return self.average_gbs
-        return round(self.largest.busbw_gbs, 3)
+        """Return the bus bandwidth of the largest message.
+
+        The average counts where there is no row at all: that of a sweep means nothing, and whether it is of one cannot
+        be told by the rows that are left of it.
+        """
+        return self.average_gbs if self.largest is None else round(self.largest.busbw_gbs, 3)
 
 
 def parse(text: str) -> NcclOutput:
