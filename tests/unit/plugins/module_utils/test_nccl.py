@@ -177,6 +177,12 @@ def test_an_exact_selector_keeps_its_sign() -> None:
     assert _nccl.parse("NCCL_IB_HCA==rocep1s0f1\n").settings == {"NCCL_IB_HCA": "=rocep1s0f1"}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_variable_that_is_empty_on_one_rank_alone(order: int) -> None:
+    ranks = ["NCCL_IB_GID_INDEX set by environment to .", "NCCL_IB_GID_INDEX set by environment to 3."]
+    assert judged("\n".join(ranks[::order])) == ("bad", ["EMPTY_NCCL_ENV"])
+
+
 def write_test(device: str, average: float, mtu: int = 4096, unit: str = "Gb/sec") -> str:
     """Return the output of ib_write_bw."""
     return (
