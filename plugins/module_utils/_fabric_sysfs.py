@@ -31,6 +31,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._fabric import (
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._fabric_texts import firmware_of, power_not_advertised
 
+# linux/if.h: what `ip link set ... up` sets.
+_IFF_UP: t.Final = 0x1
 _MELLANOX: t.Final = "0x15b3"
 _EMPTY_GID: t.Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 _NETPLAN: t.Final = ("etc/netplan", "run/netplan", "lib/netplan", "usr/lib/netplan")
@@ -109,6 +111,7 @@ def _twin(
         physical_state=re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _word(port, "phys_state")).upper(),  # as `rdma link` has it
         rate_gbps=_number(_text(port / "rate")) if port else None,
         operstate=_text(folder / "operstate"),
+        enabled=_enabled(_text(folder / "flags")),
         carrier={"1": True, "0": False}.get(_text(folder / "carrier")),
         mtu=_whole(_text(folder / "mtu")),
         mac=_text(folder / "address"),
@@ -127,6 +130,11 @@ def _twin(
         virtual=(device / "physfn").exists(),
         netplan_files=tuple(path for path, text in netplan.items() if _names(text, folder.name)),
     )
+
+
+def _enabled(flags: str) -> bool | None:
+    """Return whether an interface is switched on, None where its flags are not known."""
+    return bool(int(flags, 16) & _IFF_UP) if re.fullmatch(r"0x[0-9a-f]+", flags) else None
 
 
 def _gids(port: pathlib.Path) -> c.Iterator[Gid]:

@@ -75,10 +75,11 @@ verdict:
 ports:
   description:
     - The ports, by cage. C(state) is V(up), V(half) (one twin), V(down) or V(unknown); C(cabled) says whether a cable
-      leads to something.
+      leads to something, and C(off) that both twins are switched off, so that nobody can tell.
     - Each of the two twins has C(interface), C(pci), C(phys_port), C(rdma), C(rdma_state), C(physical_state),
-      C(rate_gbps), C(operstate), C(carrier), C(up), C(mtu), C(mac), C(node_guid), C(firmware), C(board), C(pcie),
-      C(addresses), C(gids), C(master), C(virtual) and C(netplan_files), null or empty where it is not known.
+      C(rate_gbps), C(operstate), C(enabled) (switched on), C(carrier), C(up), C(mtu), C(mac), C(node_guid),
+      C(firmware), C(board), C(pcie), C(addresses), C(gids), C(master), C(virtual) and C(netplan_files), null or empty
+      where it is not known.
   returned: success
   type: list
   elements: dict

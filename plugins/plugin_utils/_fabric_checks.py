@@ -14,6 +14,7 @@ import dataclasses
 import ipaddress
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _fabric_findings
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member, Wanted
@@ -206,6 +207,12 @@ def cable_pending(box: str) -> Finding:
         evidence="no port with a link; a port without a cable may be off the PCI bus",
         remedy="plug the cable in, reboot both boxes with it in place, and run again",
     )
+
+
+def switched_off(box: str, names: c.Sequence[str]) -> Finding:
+    """Return the finding about a box of which nobody can tell whether it has a cable."""
+    found = _fabric_findings.switched_off(names, f"{names[0]} has no IFF_UP in its flags")
+    return dataclasses.replace(found, message=f"{box}: {found.message}")
 
 
 # What fabric_info says of a chip of which something is there, and does not work.

@@ -152,7 +152,10 @@ def _chosen(member: Member, wanted: Wanted, seen: Observed | None, cables: int) 
     if cages is None:
         cages = tuple(cage for cage, port in ports.items() if port["cabled"])[:cables]
         if not cages:
-            return _without_cable(seen, member, checks.cable_pending(member.box))
+            off = [twin["interface"] for port in ports.values() if port.get("off") for twin in port["twins"]]
+            return _without_cable(
+                seen, member, checks.switched_off(member.box, off) if off else checks.cable_pending(member.box)
+            )
     missing = [cage for cage in cages if cage not in ports]
     if missing:
         return _without_cable(seen, member, checks.cage_not_there(member.box, missing, sorted(ports)))

@@ -119,6 +119,27 @@ def test_no_link_on_any_port_is_pending(tmp_path: pathlib.Path) -> None:
     assert judged(read(tmp_path, spark(cabled=[]), {})) == ("pending", ["CABLE_PENDING"])
 
 
+def test_a_port_that_is_switched_off_does_not_show_its_cable(tmp_path: pathlib.Path) -> None:
+    cards = spark(cabled=[])
+    for card in cards[:2]:
+        card.flags, card.carrier = "0x1002", ""  # the kernel refuses to read the carrier then
+    fabric = read(tmp_path, cards, {})
+
+    assert [port.off for port in fabric.ports] == [True, False]
+    assert judged(fabric) == ("pending", ["TWINS_SWITCHED_OFF"])
+    (found,) = _fabric_findings.findings(fabric)
+    assert found.message.startswith("enp1s0f0np0, enP2p1s0f0np0 are switched off")
+    assert "`ip link set enp1s0f0np0 up`" in found.remedy
+
+
+def test_a_port_that_is_switched_off_beside_one_with_a_cable_is_nothing_to_say(tmp_path: pathlib.Path) -> None:
+    cards = spark()
+    for card in cards[2:]:
+        card.flags, card.carrier = "0x1002", ""
+
+    assert judged(read(tmp_path, cards)) == ("ready", [])
+
+
 def test_a_chip_without_a_driver(tmp_path: pathlib.Path) -> None:
     cards = [dataclasses.replace(card, interface="") for card in spark()]
 

@@ -257,6 +257,20 @@ def test_a_box_without_a_cable_is_pending(cards: list[Card]) -> None:
     assert plan["boxes"]["spark-2"]["netplan"] == {}
 
 
+def test_a_box_whose_twins_are_switched_off_is_pending_and_says_so() -> None:
+    cards = spark(cabled=[])
+    for card in cards:
+        card.flags, card.carrier = "0x1002", ""
+    plan = plan_fabric({"members": BOXES}, {"spark-1": seen(), "spark-2": seen(cards)})
+
+    assert (plan["verdict"], ids(plan)) == ("pending", ["TWINS_SWITCHED_OFF"])
+    message = plan["findings"][0]["message"]
+    assert message.startswith("spark-2: enp1s0f0np0, enP2p1s0f0np0, enp1s0f1np1, enP2p1s0f1np1 are switched off")
+    members = ["spark-1", {"box": "spark-2", "cages": [0]}]
+    named = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(cards)})
+    assert (named["verdict"], ids(named)) == ("planned", [])
+
+
 def broken(cage: int = 0, *, driver: bool) -> list[Card]:
     """Return the cards of a box with one cable, of which one function is not on the bus, or has no interface."""
     cards = spark(cabled=[cage])
