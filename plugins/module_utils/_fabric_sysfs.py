@@ -17,6 +17,7 @@ import pathlib
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _netplan_names
 from ansible_collections.gb10.fleet.plugins.module_utils._fabric import (
     Address,
     Fabric,
@@ -102,6 +103,7 @@ def _twin(
 ) -> Twin:
     device = folder / "device"
     port = rdma / "ports/1" if rdma else None
+    own = _netplan_names.Link(folder.name, _text(folder / "address"), _linked(device / "driver"))
     return Twin(
         interface=folder.name,
         pci=pci,
@@ -128,7 +130,7 @@ def _twin(
         gids=tuple(_gids(port)) if port else (),
         master=_linked(folder / "master"),
         virtual=(device / "physfn").exists(),
-        netplan_files=tuple(path for path, text in netplan.items() if _names(text, folder.name)),
+        netplan_files=tuple(path for path, text in netplan.items() if _netplan_names.defines(text, own)),
     )
 
 
@@ -230,12 +232,6 @@ def _netplan_texts(sysroot: pathlib.Path, own: str) -> dict[str, str]:
         for path in _entries(sysroot / folder)
         if path.suffix == ".yaml" and f"/{path.relative_to(sysroot)}" != own
     }
-
-
-def _names(netplan: str, interface: str) -> bool:
-    """Return whether a netplan file has a definition for an interface, by its name or by a match of it."""
-    name = rf"[\"']?{re.escape(interface)}[\"']?"
-    return bool(re.search(rf"^\s*(?:{name}\s*:|name:\s*{name}\s*$)", netplan, re.MULTILINE))
 
 
 def _memlock(sysroot: pathlib.Path) -> Locked:

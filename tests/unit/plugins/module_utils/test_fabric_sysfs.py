@@ -281,6 +281,25 @@ def test_a_netplan_file_that_matches_by_name(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path, spark()).ports[0].twins[0].netplan_files == ("/etc/netplan/90-NM-1.yaml",)
 
 
+@pytest.mark.parametrize(
+    ("netplan", "matched"),
+    [
+        ("network: {version: 2, ethernets: {enp1s0f0np0: {dhcp4: true}}}", 1),
+        ("network: {ethernets: {cx7: {match: {name: 'enp1s0f0*'}}}}", 1),
+        ("network: {ethernets: {cx7: {match: {macaddress: '4c:bb:47:00:00:01'}}}}", 2),
+        ("network: {ethernets: {cx7: {match: {driver: mlx5_core}}}}", 2),
+        ("network: {ethernets: {lan: {match: {name: 'enP7*'}}}}", 0),
+    ],
+)
+def test_a_netplan_file_in_flow_style_or_with_a_pattern(tmp_path: pathlib.Path, netplan: str, matched: int) -> None:
+    tree.write(tmp_path / "etc/netplan/40-cx7.yaml", netplan)
+    for card in spark():
+        tree.link(tmp_path / "sys/devices" / card.pci / "driver", tmp_path / "sys/bus/pci/drivers/mlx5_core")
+    twins = read(tmp_path, spark()).ports[0].twins
+
+    assert [twin.netplan_files for twin in twins].count(("/etc/netplan/40-cx7.yaml",)) == matched
+
+
 def test_what_logins_may_lock(tmp_path: pathlib.Path) -> None:
     tree.write(tmp_path / "etc/security/limits.conf", "# *  hard memlock 1\n* soft memlock 64")
     tree.write(tmp_path / "etc/security/limits.d/99-nv-spark-limits.conf", "* - memlock unlimited")
