@@ -628,6 +628,10 @@ def test_refused_from_the_inventory_alone(fabric: t.Any, says: str) -> None:
         ("192.168.100.11", "in 192.168.100.0/24, a subnet of the fabric"),
         ("169.254.207.1", "an address that is good on one cable only"),
         ("192.168.103.11", "in 192.168.103.0/24, a subnet of the fabric"),  # of a second cable
+        ("::ffff:192.168.100.11", "in 192.168.100.0/24, a subnet of the fabric"),
+        ("::FFFF:c0a8:640b", "in 192.168.100.0/24, a subnet of the fabric"),
+        ("::ffff:10.0.0.5", None),
+        ("2001:db8::5", None),
         ("192.168.104.11", None),
         ("10.0.0.5", None),
         ("spark-1.example", None),
@@ -639,6 +643,13 @@ def test_ansible_must_not_come_over_the_fabric(address: str | None, says: str | 
         assert plan_fabric({"members": BOXES}, {}, {"spark-1": address})["verdict"] == "unobserved"
         return
     with pytest.raises(FabricInputError, match=re.escape(f"ansible_host of spark-1 is {address}, {says}")):
+        plan_fabric({"members": BOXES}, {}, {"spark-1": address})
+
+
+@pytest.mark.parametrize("address", ["192.168.100.011", "010.0.0.5"])
+def test_an_address_that_programs_read_differently_is_no_address_of_a_box(address: str) -> None:
+    """ssh would read 192.168.100.011 as 192.168.100.9."""
+    with pytest.raises(FabricInputError, match=re.escape(f"ansible_host of spark-1 is {address}, which has a part")):
         plan_fabric({"members": BOXES}, {}, {"spark-1": address})
 
 
