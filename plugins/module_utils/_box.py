@@ -271,11 +271,14 @@ def explain(instance: str, settings: c.Mapping[str, t.Any]) -> int:
     reason = last.message if last and last.failed else f"the engine ended by itself ({unit.result})"
     tries = int(settings["start_limit_burst"])
     boxes = [one["box"] for one in (settings.get("group") or {}).get("members", [])]
-    where = f", on each of {', '.join(boxes)}" if boxes else ""
+    reset, start = f"`systemctl reset-failed {unit.name}`", f"`systemctl start --no-block {unit.name}`"
+    # A rank that starts while another one still has given up would be refused.
+    together = f", on each of {', '.join(boxes)}: {reset}, and then, on each: {start}"
+    cure = together if boxes else f": {reset} and start it"
     _journal.error(
         unit.name,
         f"{unit.name} stays down after {tries} starts: {reason}. "
-        f"See `journalctl -u {unit.name}`; when it is cured{where}: `systemctl reset-failed {unit.name}` and start it.",
+        f"See `journalctl -u {unit.name}`; when it is cured{cure}.",
     )
     return 0
 

@@ -142,7 +142,8 @@ class PcieLink:
 class Twin:
     """One of the two interfaces behind a cage. What is not known is None or empty.
 
-    ``rate_gbps`` says nothing without ``rdma_state``: a port without a cable shows a rate, too.
+    ``rate_gbps`` says nothing without ``rdma_state``: a port without a cable shows a rate, too. ``enabled`` is whether
+    the interface is switched on (IFF_UP); where it is not, nothing says whether there is a cable.
     """
 
     interface: str
@@ -153,6 +154,7 @@ class Twin:
     physical_state: str = ""
     rate_gbps: float | None = None
     operstate: str = ""
+    enabled: bool | None = None
     carrier: bool | None = None
     mtu: int | None = None
     mac: str = ""
@@ -221,6 +223,11 @@ class Port:
         """Return whether a cable leads to something."""
         return any(twin.cabled for twin in self.twins)
 
+    @property
+    def off(self) -> bool:
+        """Return whether all of it is switched off, so that nobody can tell whether a cable is there."""
+        return not self.cabled and all(twin.enabled is False for twin in self.twins)
+
     def as_dict(self) -> dict[str, t.Any]:
         """Return the port as plain data, the way it leaves a module."""
         return {
@@ -228,6 +235,7 @@ class Port:
             "cage": self.cage,
             "state": self.state,
             "cabled": self.cabled,
+            "off": self.off,
             "paired_by": self.paired_by,
             "twins": [twin.as_dict() for twin in self.twins],
         }
@@ -253,11 +261,15 @@ class OtherInterface:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Management:
-    """How the box is reached: ``session`` interfaces carry the connection that asks, ``client`` is its other end."""
+    """How the box is reached: ``session`` interfaces carry the connection that asks, ``client`` is its other end.
+
+    ``interfaces`` are these and those with a default route, also where that is a twin.
+    """
 
     interfaces: tuple[str, ...] = ()
     client: str = ""
     wireless: bool = False
+    session: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

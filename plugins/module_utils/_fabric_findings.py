@@ -60,7 +60,11 @@ def _presence(fabric: Fabric) -> c.Iterator[Finding]:
             evidence="no function of vendor 0x15b3",
             remedy="plug the cable in and reboot both boxes with it in place",
         )
-    elif not any(twin.cabled for twin in (*fabric.twins, *fabric.single)) and "down" in {p.state for p in fabric.ports}:
+    elif fabric.cabled:
+        return
+    elif silent := [twin.interface for port in fabric.ports if port.off for twin in port.twins]:
+        yield switched_off(silent, "; ".join(_state(twin) for twin in fabric.twins))
+    elif not any(twin.cabled for twin in fabric.single) and "down" in {p.state for p in fabric.ports}:
         yield Finding(
             id="CABLE_PENDING",
             severity="info",
@@ -68,6 +72,20 @@ def _presence(fabric: Fabric) -> c.Iterator[Finding]:
             evidence="; ".join(_state(twin) for twin in fabric.twins),
             remedy="plug the cable in and reboot both boxes with it in place",
         )
+
+
+def switched_off(names: c.Sequence[str], evidence: str) -> Finding:
+    """Return the finding about a port whose twins are both switched off: a cable in it does not show."""
+    return Finding(
+        id="TWINS_SWITCHED_OFF",
+        severity="warning",
+        message=f"{', '.join(names)} are switched off, so it is not known whether a cable is plugged in",
+        evidence=evidence,
+        remedy=(
+            f"switch them on (`ip link set {names[0]} up`, and so the others) and look again; or name the cage of the "
+            "cable in fabric.members (cages), and the fabric switches its twins on"
+        ),
+    )
 
 
 def _pairing(fabric: Fabric) -> c.Iterator[Finding]:

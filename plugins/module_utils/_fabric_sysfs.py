@@ -17,6 +17,7 @@ import pathlib
 import re
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _netplan_names
 from ansible_collections.gb10.fleet.plugins.module_utils._fabric import (
     Address,
     Fabric,
@@ -31,6 +32,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._fabric import (
 )
 from ansible_collections.gb10.fleet.plugins.module_utils._fabric_texts import firmware_of, power_not_advertised
 
+# linux/if.h: what `ip link set ... up` sets.
+_IFF_UP: t.Final = 0x1
 _MELLANOX: t.Final = "0x15b3"
 _EMPTY_GID: t.Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 _NETPLAN: t.Final = ("etc/netplan", "run/netplan", "lib/netplan", "usr/lib/netplan")
@@ -100,6 +103,7 @@ def _twin(
 ) -> Twin:
     device = folder / "device"
     port = rdma / "ports/1" if rdma else None
+    own = _netplan_names.Link(folder.name, _text(folder / "address"), _linked(device / "driver"))
     return Twin(
         interface=folder.name,
         pci=pci,
@@ -109,6 +113,7 @@ def _twin(
         physical_state=re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _word(port, "phys_state")).upper(),  # as `rdma link` has it
         rate_gbps=_number(_text(port / "rate")) if port else None,
         operstate=_text(folder / "operstate"),
+        enabled=_enabled(_text(folder / "flags")),
         carrier={"1": True, "0": False}.get(_text(folder / "carrier")),
         mtu=_whole(_text(folder / "mtu")),
         mac=_text(folder / "address"),
@@ -125,8 +130,13 @@ def _twin(
         gids=tuple(_gids(port)) if port else (),
         master=_linked(folder / "master"),
         virtual=(device / "physfn").exists(),
-        netplan_files=tuple(path for path, text in netplan.items() if _names(text, folder.name)),
+        netplan_files=tuple(path for path, text in netplan.items() if _netplan_names.defines(text, own)),
     )
+
+
+def _enabled(flags: str) -> bool | None:
+    """Return whether an interface is switched on, None where its flags are not known."""
+    return bool(int(flags, 16) & _IFF_UP) if re.fullmatch(r"0x[0-9a-f]+", flags) else None
 
 
 def _gids(port: pathlib.Path) -> c.Iterator[Gid]:
@@ -193,8 +203,8 @@ def _management(
     wireless = {one.interface for one in others if one.wireless}
     # A default route over a cable to another Spark is no way to reach the box, unless this connection came that way.
     fabric = {twin.interface for twin in twins}
-    names = tuple(name for name in names if name not in fabric or name in session)
-    return Management(names, client, bool(names) and all(name in wireless for name in names))
+    ways = [name for name in names if name not in fabric or name in session]
+    return Management(names, client, bool(ways) and all(name in wireless for name in ways), tuple(session))
 
 
 def _session(sysroot: pathlib.Path, pid: int | None) -> tuple[str, str]:
@@ -222,12 +232,6 @@ def _netplan_texts(sysroot: pathlib.Path, own: str) -> dict[str, str]:
         for path in _entries(sysroot / folder)
         if path.suffix == ".yaml" and f"/{path.relative_to(sysroot)}" != own
     }
-
-
-def _names(netplan: str, interface: str) -> bool:
-    """Return whether a netplan file has a definition for an interface, by its name or by a match of it."""
-    name = rf"[\"']?{re.escape(interface)}[\"']?"
-    return bool(re.search(rf"^\s*(?:{name}\s*:|name:\s*{name}\s*$)", netplan, re.MULTILINE))
 
 
 def _memlock(sysroot: pathlib.Path) -> Locked:

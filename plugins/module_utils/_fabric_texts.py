@@ -138,8 +138,10 @@ def fabric_of(texts: c.Iterable[str]) -> Fabric:
     for interface, state, flags in _IP_BRIEF.findall(whole):
         place, _port = place_in_name(interface)
         if interface in links or (place is not None and place.place[:2] == (1, 0)):
-            carrier = None if not flags else "NO-CARRIER" not in flags
-            link(interface).update(operstate=state.lower(), carrier=carrier)
+            words = flags.strip("<>").split(",") if flags else []
+            enabled = "UP" in words if words else None
+            carrier = "NO-CARRIER" not in words if enabled else None
+            link(interface).update(operstate=state.lower(), enabled=enabled, carrier=carrier)
         else:
             others.append(OtherInterface(interface, operstate=state.lower(), wireless=interface.startswith("wl")))
     twins = [_twin(name, fields, tuple(gids.get(name, ()))) for name, fields in links.items()]

@@ -42,6 +42,9 @@ _PEER_GONE: t.Final = re.compile(
     r"connection (?:closed|reset) by peer|remote process exited|ncclRemoteError", re.IGNORECASE
 )
 
+# What a rank says that has given up for another one.
+_DOWN: t.Final = re.compile(r"rank (?P<rank>\d+) \([^()]*\) stays down: ")
+
 Stage = t.Literal["stopped", "given-up", "ending", "pausing", "gating", "open", "booting", "serving"]
 _STAGES: t.Final[c.Mapping[str, str]] = {
     "stopped": "is stopped",
@@ -208,7 +211,17 @@ class Seen:
             why = f" ({self.error})" if self.error else ""
             return f"{self.member} does not answer at {self.member.address}{why}, for {self.silent_s:.0f} s"
         said = f": {self.state.said}" if self.state.said else ""
+        if self.state.stage == "given-up" and (root := self.root) is not None:
+            # Ranks give up for each other in turn; the cause is told once.
+            said = f": {root[1]}" if root[0] != self.member.rank else f": {_DOWN.sub('', root[1])}"
         return f"{self.member} {_STAGES[self.state.stage]}{said}"
+
+    @property
+    def root(self) -> tuple[int, str] | None:
+        """The rank that this one has given up for, and what that one has said; None where it has its own cause."""
+        said = self.state.said if self.state is not None else ""
+        last = next(reversed(list(_DOWN.finditer(said))), None)
+        return None if last is None else (int(last["rank"]), said[last.start() :])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -230,7 +243,9 @@ def meet(own: RankState, others: c.Sequence[Seen]) -> Meeting:
     """Decide whether a rank whose gate is open may start now."""
     for one in others:
         if one.gives_up:
-            return Meeting(refused=one.words())
+            root = one.root
+            # Who has given up for a third rank is not to blame; who has for this one has to be started as well.
+            return Meeting(refused=one.words() if root is None or root[0] == own.rank else root[1])
     tokens = _in_order(own, {one.member.rank: one.token for one in others})
     name = round_of(tokens)
     for one in others:

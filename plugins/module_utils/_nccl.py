@@ -27,6 +27,7 @@ _NETWORK: t.Final = re.compile(r"Using network (\S+)|Initialized NET plugin (\S+
 _CHANNEL: t.Final = re.compile(r"\bChannel \d+(?:/\d+)? : \d+")
 _COMPLETE: t.Final = re.compile(r"Init COMPLETE\s*$|Connected all (?:rings|trees)", re.MULTILINE)
 _SET: t.Final = re.compile(r"\b(NCCL_\w+)(?: set(?: by environment)? to |=)(\S*)")
+_EMPTY: t.Final = ("", '""', "''")
 _TEST: t.Final = re.compile(r"Collective test (?:starting|concluded): (\w+?)_perf|\b(\w+?)_perf\b")
 _VERSIONS: t.Final = re.compile(r"# nccl-tests version (\S+) nccl-headers=(\d+) nccl-library=(\d+)")
 _RANK: t.Final = re.compile(r"^#\s+Rank\s+(\d+) .*? on\s+(\S+) device", re.MULTILINE)
@@ -83,7 +84,10 @@ class WriteTest:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NcclOutput:
-    """Everything that was read. What was not said is empty or None."""
+    """Everything that was read. What was not said is empty or None.
+
+    ``empty`` are the variables that any rank has as an empty string; ``settings`` has one value for all ranks.
+    """
 
     collective: str = ""
     version: str = ""
@@ -93,6 +97,7 @@ class NcclOutput:
     transport: Transport = "unknown"
     hosts: tuple[Host, ...] = ()
     settings: c.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    empty: tuple[str, ...] = ()
     no_device: bool = False
     channels: bool = False
     complete: bool = False
@@ -111,10 +116,12 @@ class NcclOutput:
 
     @property
     def busbw_gbs(self) -> float | None:
-        """Return the bus bandwidth of the largest message; an average over small messages as well means nothing."""
-        if self.largest is None or (self.average_gbs is not None and len({row.size for row in self.rows}) == 1):
-            return self.average_gbs
-        return round(self.largest.busbw_gbs, 3)
+        """Return the bus bandwidth of the largest message.
+
+        The average counts where there is no row at all: that of a sweep means nothing, and whether it is of one cannot
+        be told by the rows that are left of it.
+        """
+        return self.average_gbs if self.largest is None else round(self.largest.busbw_gbs, 3)
 
 
 def parse(text: str) -> NcclOutput:
@@ -122,6 +129,7 @@ def parse(text: str) -> NcclOutput:
     names = [first or second for first, second in _TEST.findall(text)]
     versions = _VERSIONS.search(text)
     average = _AVERAGE.search(text)
+    settings = [(name, value.rstrip(".,")) for name, value in _SET.findall(text)]
     return NcclOutput(
         collective=names[0] if names else "",
         version=_nccl_version(versions[3]) if versions else "",
@@ -130,7 +138,8 @@ def parse(text: str) -> NcclOutput:
         average_gbs=float(average[1]) if average else None,
         transport=_transport(text),
         hosts=tuple(_hosts(text)),
-        settings={name: value.rstrip(".,") for name, value in _SET.findall(text)},
+        settings=dict(settings),
+        empty=tuple(sorted({name for name, value in settings if value in _EMPTY})),
         no_device="NET/IB : No device found" in text,
         channels=bool(_CHANNEL.search(text)),
         complete=bool(_COMPLETE.search(text)),

@@ -143,9 +143,8 @@ def _transport(output: NcclOutput) -> c.Iterator[Finding]:
                 evidence=f"NET/IB : Using {host.hcas[0]}",
                 remedy="name both twins of the cabled port in NCCL_IB_HCA",
             )
-    empty = sorted(name for name, value in output.settings.items() if value in {"", '""', "''"})
-    if empty:
-        yield empty_settings(empty)
+    if output.empty:
+        yield empty_settings(output.empty)
     if output.channels and not output.complete:
         yield Finding(
             id="NCCL_INIT_INCOMPLETE",

@@ -75,10 +75,11 @@ verdict:
 ports:
   description:
     - The ports, by cage. C(state) is V(up), V(half) (one twin), V(down) or V(unknown); C(cabled) says whether a cable
-      leads to something.
+      leads to something, and C(off) that both twins are switched off, so that nobody can tell.
     - Each of the two twins has C(interface), C(pci), C(phys_port), C(rdma), C(rdma_state), C(physical_state),
-      C(rate_gbps), C(operstate), C(carrier), C(up), C(mtu), C(mac), C(node_guid), C(firmware), C(board), C(pcie),
-      C(addresses), C(gids), C(master), C(virtual) and C(netplan_files), null or empty where it is not known.
+      C(rate_gbps), C(operstate), C(enabled) (switched on), C(carrier), C(up), C(mtu), C(mac), C(node_guid),
+      C(firmware), C(board), C(pcie), C(addresses), C(gids), C(master), C(virtual) and C(netplan_files), null or empty
+      where it is not known.
   returned: success
   type: list
   elements: dict
@@ -109,11 +110,11 @@ others:
   elements: dict
 management:
   description:
-    - How the box is reached. C(interfaces) has the one of this connection and those with a default route, C(client) the
-      address of the other end of an SSH connection.
+    - How the box is reached. C(interfaces) has that of this connection and those with a default route, twins as well,
+      C(session) that of this connection alone, C(client) the address of the other end of an SSH connection.
   returned: success
   type: dict
-  sample: {interfaces: [enP7s7], client: 192.0.2.1, wireless: false}
+  sample: {interfaces: [enP7s7], client: 192.0.2.1, wireless: false, session: [enP7s7]}
 hotplug:
   description: Whether the box takes ports without a cable off the bus; null where it does not say.
   returned: success

@@ -14,7 +14,7 @@ description:
   - The transport is judged before the bandwidth. NCCL falls back to TCP without an error, and a fast TCP is still
     wrong.
   - The bandwidth is that of the largest message. The average that nccl-tests print means nothing where small messages
-    are in it.
+    are in it, so it counts only where the output has no row.
 author:
   - gb10.fleet maintainers (!UNKNOWN)
 extends_documentation_fragment:

@@ -10,9 +10,11 @@ Note that this plugin util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import dataclasses
 import ipaddress
 import typing as t
 
+from ansible_collections.gb10.fleet.plugins.module_utils import _fabric_findings
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _claims
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import Member, Wanted
@@ -124,14 +126,19 @@ def _overlap(box: PlannedBox, subnet: ipaddress.IPv4Network, evidence: str) -> F
 
 def _management(box: PlannedBox, twin: PlannedTwin) -> c.Iterator[Finding]:
     if twin.interface in box.management.get("interfaces", ()):
+        session = box.management.get("session", ())
+        only_route = bool(session) and twin.interface not in session
+        what = f"the default route of {box.member.box} is" if only_route else f"{box.member.box} is managed"
         yield Finding(
             id="FABRIC_TOUCHES_MANAGEMENT",
             severity="error",
-            message=(
-                f"{box.member.box} is managed over {twin.interface}, and setting it up for the fabric would cut that"
-            ),
+            message=f"{what} over {twin.interface}, and setting it up for the fabric would cut that",
             evidence=f"{twin.interface} carries this connection or the default route",
-            remedy="manage the box over another interface, and name its address in ansible_host",
+            remedy=(
+                "give the default route to another interface (`ip route` shows it)"
+                if only_route
+                else "manage the box over another interface, and name its address in ansible_host"
+            ),
         )
 
 
@@ -202,14 +209,31 @@ def cable_pending(box: str) -> Finding:
     )
 
 
-def cage_not_there(box: str, missing: c.Sequence[int], there: c.Sequence[int]) -> Finding:
-    """Return the finding about a cage that the inventory names and the box does not have."""
+def switched_off(box: str, names: c.Sequence[str]) -> Finding:
+    """Return the finding about a box of which nobody can tell whether it has a cable."""
+    found = _fabric_findings.switched_off(names, f"{names[0]} has no IFF_UP in its flags")
+    return dataclasses.replace(found, message=f"{box}: {found.message}")
+
+
+# What fabric_info says of a chip of which something is there, and does not work.
+_BROKEN: t.Final = ("CX7_WITHOUT_INTERFACE", "TWINS_NOT_PAIRED")
+
+
+def broken(box: str, seen: Observed) -> list[Finding]:
+    """Return what a look at a box has found broken, and that would else pass for a cable that is not there."""
+    found = [Finding(**one) for one in seen.get("findings", ()) if one["id"] in _BROKEN and one["severity"] == "error"]
+    return [dataclasses.replace(one, message=f"{box}: {one.message}") for one in found]
+
+
+def cage_not_there(box: str, missing: c.Sequence[int], there: c.Sequence[t.Any]) -> Finding:
+    """Return the finding about a cage that the inventory names and behind which the box shows nothing."""
+    cages = ", ".join(map(str, missing))
     return Finding(
         id="FABRIC_CAGE_NOT_THERE",
-        severity="error",
-        message=f"{box} has no pair of twins behind cage {', '.join(map(str, missing))}",
-        evidence=f"it has {', '.join(map(str, there)) or 'none'}",
-        remedy="correct cages in members, or see what fabric_info says of the box",
+        severity="warning",
+        message=f"{box} has no twins behind cage {cages}: a port without a cable may be off the PCI bus",
+        evidence=f"it has twins behind cage {', '.join(map(str, there)) or 'none'}",
+        remedy="plug the cable in and reboot the box; if it is plugged in, correct cages in members",
     )
 
 

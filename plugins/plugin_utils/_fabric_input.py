@@ -27,6 +27,7 @@ _MOST_SUBNETS: t.Final = 100
 _FIRST_HOST: t.Final = 11
 _INTERFACE: t.Final = r"[A-Za-z][\w.-]{0,14}"
 _RESOLVE: t.Final = "resolve"
+_LEADING_ZERO: t.Final = "has a part with a leading zero, which some programs read as octal"
 # What the plan itself sets, because it is another one on every box.
 _OWN_VARIABLES: t.Final = (
     "VLLM_HOST_IP",
@@ -174,7 +175,7 @@ def ipv4(text: object) -> ipaddress.IPv4Address | str:
     """Return the address that a text spells, or in words why it spells none."""
     plain = str(text)
     if re.fullmatch(r"\d+\.\d+\.\d+\.\d+", plain) and re.search(r"(?:^|\.)0\d", plain):
-        return "has a part with a leading zero, which some programs read as octal"
+        return _LEADING_ZERO
     try:
         return ipaddress.IPv4Address(plain)
     except ValueError:
@@ -281,7 +282,7 @@ def _addresses(wanted: Wanted, fabric: dict[str, t.Any]) -> c.Iterator[Problem]:
         for index, given in enumerate(member.addresses):
             address = ipv4(given)
             if isinstance(address, str):
-                plain = re.sub(r"(^|\.)0+(?=\d)", r"\1", given)
+                plain = _plain(given)
                 remedy = f"did you mean {plain}?" if plain != given else "write it like this: 192.168.100.12"
                 yield Problem((*path, index), f"{schema.shown(given)} {address}", remedy, given)
                 continue
@@ -306,15 +307,33 @@ def _connections(wanted: Wanted, fabric: dict[str, t.Any], ansible_hosts: c.Mapp
     used = wanted.subnets if fabric.get("subnets") else wanted.subnets[: subnets_needed(wanted, 2)]
     for member in wanted.members:
         given = ansible_hosts.get(member.box)
-        address = ipv4(given)
+        address = ipv4(_without_mapping(given))
+        if address == _LEADING_ZERO:
+            what = f"ansible_host of {member.box} is {given}, which {address}"
+            remedy = f"did you mean {_plain(str(given))}?"
+            yield Problem(("fabric", "members", member.rank), what, remedy, given)
         if isinstance(address, str):
             continue
         home = next((one for one in used if address in one), None)
         if home is not None or address.is_link_local:
             where = f"in {home}, a subnet of the fabric" if home else "an address that is good on one cable only"
-            what = f"ansible_host of {member.box} is {address}, {where}"
+            what = f"ansible_host of {member.box} is {given}, {where}"
             remedy = "use its address in the management network, which a change of the fabric does not cut"
             yield Problem(("fabric", "members", member.rank), what, remedy, given)
+
+
+def _without_mapping(given: object) -> object:
+    """Return the IPv4 address that an address such as ::ffff:192.0.2.1 stands for, and anything else as it is."""
+    try:
+        mapped = ipaddress.IPv6Address(str(given)).ipv4_mapped
+    except ValueError:
+        return given
+    return given if mapped is None else mapped
+
+
+def _plain(address: str) -> str:
+    """Return an IPv4 address without leading zeros."""
+    return re.sub(r"(^|\.)0+(?=\d)", r"\1", address)
 
 
 def subnets_needed(wanted: Wanted, cables: int) -> int:

@@ -147,21 +147,30 @@ def _chosen(member: Member, wanted: Wanted, seen: Observed | None, cables: int) 
         return [], _UNOBSERVED, []
     ports = {port["cage"]: port for port in seen.get("ports", ())}
     if not ports and not seen.get("single"):
-        return [], _PENDING, [checks.cable_pending(member.box)]
+        return _without_cable(seen, member, checks.cable_pending(member.box))
     cages = member.cages if member.cages is not None else (0, 1) if wanted.topology == "ring" else None
     if cages is None:
         cages = tuple(cage for cage, port in ports.items() if port["cabled"])[:cables]
         if not cages:
-            return [], _PENDING, [checks.cable_pending(member.box)]
+            off = [twin["interface"] for port in ports.values() if port.get("off") for twin in port["twins"]]
+            return _without_cable(
+                seen, member, checks.switched_off(member.box, off) if off else checks.cable_pending(member.box)
+            )
     missing = [cage for cage in cages if cage not in ports]
     if missing:
-        return [], _REFUSED, [checks.cage_not_there(member.box, missing, sorted(ports))]
+        return _without_cable(seen, member, checks.cage_not_there(member.box, missing, sorted(ports)))
     chosen: Chosen = [
         (cage, link, side, twin)
         for cage, link in zip(cages, links, strict=False)
         for side, twin in enumerate(ports[cage]["twins"])
     ]
     return chosen, _PLANNED, []
+
+
+def _without_cable(seen: Observed, member: Member, pending: Finding) -> tuple[Chosen, str, list[Finding]]:
+    """Return that a box waits for its cable; but where a part of its chip is broken, no cable would bring that back."""
+    broken = checks.broken(member.box, seen)
+    return ([], _REFUSED, broken) if broken else ([], _PENDING, [pending])
 
 
 def _named(member: Member, seen: Observed | None, links: list[int]) -> tuple[Chosen, str, list[Finding]]:
@@ -176,7 +185,7 @@ def _named(member: Member, seen: Observed | None, links: list[int]) -> tuple[Cho
     known.update({twin["interface"]: (None, twin) for twin in (*seen.get("single", ()), *seen.get("virtual", ()))})
     others = {other["interface"]: other for other in seen.get("others", ())}
     if missing := [name for name in names if name not in known and name not in others]:
-        return [], _PENDING, [checks.interface_missing(member.box, missing)]
+        return _without_cable(seen, member, checks.interface_missing(member.box, missing))
     found = [checks.not_a_twin(member.box, name) for name in names if name not in known]
     chosen = [
         (cage, links[at // 2], at % 2, interface)

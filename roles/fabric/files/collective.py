@@ -37,24 +37,20 @@ def main() -> None:
     device = torch.device("cuda" if given.backend == "nccl" else "cpu")
     dist.init_process_group(given.backend, timeout=datetime.timedelta(seconds=given.timeout))
     rank, ranks = dist.get_rank(), dist.get_world_size()
-
-    def say(line: str) -> None:
-        if rank == 0:
-            tell(line)
-
+    # Every rank prints all of it, unlike nccl-tests: each box is judged by its own output.
     if given.backend == "nccl":
         version = torch.cuda.nccl.version()
         number = version[0] * 10000 + version[1] * 100 + version[2]
-        say(f"# nccl-tests version none nccl-headers={number} nccl-library={number}")
+        tell(f"# nccl-tests version none nccl-headers={number} nccl-library={number}")
     tell(f"#  Rank {rank:2d} Group  0 Pid {os.getpid():6d} on {os.uname().nodename} device  0 [{given.backend}]")
-    say(f"# Collective test starting: {given.collective}_perf")
+    tell(f"# Collective test starting: {given.collective}_perf")
     for size in given.sizes:
         seconds, wrong = measure(given.collective, size, ranks, device)
         rate = size / seconds / 1e9
         factor = (2 if given.collective == "all_reduce" else 1) * (ranks - 1) / ranks
         row = f"{size:12d} {size // 4:12d}     float    none      -1 {seconds * 1e6:9.1f} {rate:8.2f}"
-        say(f"{row} {rate * factor:8.2f} {wrong:6d}")
-    say(f"# Collective test concluded: {given.collective}_perf")
+        tell(f"{row} {rate * factor:8.2f} {wrong:6d}")
+    tell(f"# Collective test concluded: {given.collective}_perf")
     dist.destroy_process_group()
 
 

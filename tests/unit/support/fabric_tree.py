@@ -24,6 +24,7 @@ class Card:
     phys_state: str = "5: LinkUp"
     rate: str = "200 Gb/sec (4X HDR)"
     operstate: str = "up"
+    flags: str = "0x1003"
     carrier: str = "1"
     mtu: str = "9000"
     gids: tuple[tuple[int, str, str, str], ...] = ()
@@ -85,7 +86,8 @@ def build(root: pathlib.Path, cards: t.Iterable[Card], others: t.Iterable[str] =
 
 
 def _driver_files(netdev: pathlib.Path, card: Card) -> None:
-    said = {"operstate": card.operstate, "carrier": card.carrier, "mtu": card.mtu, "address": "4c:bb:47:00:00:01"}
+    said = {"operstate": card.operstate, "flags": card.flags, "carrier": card.carrier, "mtu": card.mtu}
+    said["address"] = "4c:bb:47:00:00:01"
     for name, text in said.items():
         if card.live:
             (netdev / name).symlink_to(f"/sys/class/net/{card.interface}/{name}")

@@ -391,7 +391,10 @@ def test_a_rank_that_stays_down_names_all_boxes_that_have_to_be_started(
     box.answers["systemctl show"] = (0, "ActiveState=failed\nResult=start-limit-hit\nInvocationID=a\n", "")
     assert _box.main(["explain", "writer"]) == 0
     ((_unit, line),) = box.journal
-    assert "when it is cured, on each of spark-1, spark-2: `systemctl reset-failed vllm-writer.service`" in line
+    assert line.endswith(
+        "; when it is cured, on each of spark-1, spark-2: `systemctl reset-failed vllm-writer.service`, and then, on "
+        "each: `systemctl start --no-block vllm-writer.service`."
+    )
 
 
 def test_a_rank_that_was_stopped_by_a_person_says_nothing_of_staying_down(

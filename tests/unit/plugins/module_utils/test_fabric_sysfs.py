@@ -119,6 +119,27 @@ def test_no_link_on_any_port_is_pending(tmp_path: pathlib.Path) -> None:
     assert judged(read(tmp_path, spark(cabled=[]), {})) == ("pending", ["CABLE_PENDING"])
 
 
+def test_a_port_that_is_switched_off_does_not_show_its_cable(tmp_path: pathlib.Path) -> None:
+    cards = spark(cabled=[])
+    for card in cards[:2]:
+        card.flags, card.carrier = "0x1002", ""  # the kernel refuses to read the carrier then
+    fabric = read(tmp_path, cards, {})
+
+    assert [port.off for port in fabric.ports] == [True, False]
+    assert judged(fabric) == ("pending", ["TWINS_SWITCHED_OFF"])
+    (found,) = _fabric_findings.findings(fabric)
+    assert found.message.startswith("enp1s0f0np0, enP2p1s0f0np0 are switched off")
+    assert "`ip link set enp1s0f0np0 up`" in found.remedy
+
+
+def test_a_port_that_is_switched_off_beside_one_with_a_cable_is_nothing_to_say(tmp_path: pathlib.Path) -> None:
+    cards = spark()
+    for card in cards[2:]:
+        card.flags, card.carrier = "0x1002", ""
+
+    assert judged(read(tmp_path, cards)) == ("ready", [])
+
+
 def test_a_chip_without_a_driver(tmp_path: pathlib.Path) -> None:
     cards = [dataclasses.replace(card, interface="") for card in spark()]
 
@@ -260,6 +281,25 @@ def test_a_netplan_file_that_matches_by_name(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path, spark()).ports[0].twins[0].netplan_files == ("/etc/netplan/90-NM-1.yaml",)
 
 
+@pytest.mark.parametrize(
+    ("netplan", "matched"),
+    [
+        ("network: {version: 2, ethernets: {enp1s0f0np0: {dhcp4: true}}}", 1),
+        ("network: {ethernets: {cx7: {match: {name: 'enp1s0f0*'}}}}", 1),
+        ("network: {ethernets: {cx7: {match: {macaddress: '4c:bb:47:00:00:01'}}}}", 2),
+        ("network: {ethernets: {cx7: {match: {driver: mlx5_core}}}}", 2),
+        ("network: {ethernets: {lan: {match: {name: 'enP7*'}}}}", 0),
+    ],
+)
+def test_a_netplan_file_in_flow_style_or_with_a_pattern(tmp_path: pathlib.Path, netplan: str, matched: int) -> None:
+    tree.write(tmp_path / "etc/netplan/40-cx7.yaml", netplan)
+    for card in spark():
+        tree.link(tmp_path / "sys/devices" / card.pci / "driver", tmp_path / "sys/bus/pci/drivers/mlx5_core")
+    twins = read(tmp_path, spark()).ports[0].twins
+
+    assert [twin.netplan_files for twin in twins].count(("/etc/netplan/40-cx7.yaml",)) == matched
+
+
 def test_what_logins_may_lock(tmp_path: pathlib.Path) -> None:
     tree.write(tmp_path / "etc/security/limits.conf", "# *  hard memlock 1\n* soft memlock 64")
     tree.write(tmp_path / "etc/security/limits.d/99-nv-spark-limits.conf", "* - memlock unlimited")
@@ -281,7 +321,7 @@ def test_how_the_box_is_reached(tmp_path: pathlib.Path) -> None:
     management = read(tmp_path, spark(), pid=30).management
 
     assert management.interfaces == ("enp1s0f0np0", "enP7s7")
-    assert management.client == "10.9.9.9"
+    assert (management.session, management.client) == (("enp1s0f0np0",), "10.9.9.9")
 
 
 def test_managed_over_wifi_alone(tmp_path: pathlib.Path) -> None:
@@ -290,6 +330,17 @@ def test_managed_over_wifi_alone(tmp_path: pathlib.Path) -> None:
     tree.write(tmp_path / "proc/net/route", f"{route}\nwlP9s9 00000000 0100000A 0003 0 0 600 00000000")
     fabric = read(tmp_path, spark())
 
+    assert judged(fabric) == ("degraded", ["MGMT_INTERFACE_IS_WIFI"])
+
+
+def test_a_default_route_over_a_twin_is_told_and_makes_no_wired_management(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "sys/class/net/wlP9s9/wireless").mkdir(parents=True)
+    route = "Iface Destination Gateway Flags RefCnt Use Metric Mask"
+    over = [f"{name} 00000000 0100000A 0003 0 0 600 00000000" for name in ("wlP9s9", "enp1s0f0np0")]
+    tree.write(tmp_path / "proc/net/route", "\n".join([route, *over]))
+    fabric = read(tmp_path, spark())
+
+    assert (fabric.management.interfaces, fabric.management.wireless) == (("enp1s0f0np0", "wlP9s9"), True)
     assert judged(fabric) == ("degraded", ["MGMT_INTERFACE_IS_WIFI"])
 
 

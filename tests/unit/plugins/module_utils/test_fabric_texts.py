@@ -189,3 +189,9 @@ def test_kinds_of_gid_entries() -> None:
         "RoCE v2",
         "RoCE v2",
     ]
+
+
+def test_an_interface_that_is_switched_off_has_no_carrier_to_speak_of() -> None:
+    lines = [f"{name}  DOWN  <redacted-mac> <BROADCAST,MULTICAST> " for name in ("enp1s0f0np0", "enP2p1s0f0np0")]
+    (port,) = _fabric_texts.fabric_of(lines).ports
+    assert (port.cabled, port.off, [twin.carrier for twin in port.twins]) == (False, True, [None, None])

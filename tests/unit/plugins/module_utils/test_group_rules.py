@@ -79,6 +79,36 @@ def test_a_rank_gives_up_after_another_one_has() -> None:
     assert not meeting.round
 
 
+CAUSE = "rank 1 (spark-2) stays down: no such flag"
+
+
+def refusal(member: rules.Member, said: str, own: rules.RankState) -> str:
+    """Return with what words a rank is refused by another one that has given up."""
+    given_up = state(member.rank, stage="given-up", said=said)
+    return rules.meet(own, [rules.Seen(member=member, state=given_up, silent_s=1, given_up_s=60)]).refused
+
+
+def test_the_cause_is_told_once_however_often_ranks_give_up_for_each_other() -> None:
+    """As where each box is started alone, after the other one has given up for it again."""
+    head, follower = state(0), state(1)
+    said = {0: refusal(FOLLOWER, "no such flag", head), 1: "no such flag"}
+    assert said[0] == CAUSE
+    for _day in range(3):
+        said[1] = refusal(HEAD, said[0], follower)
+        assert said[1] == f"rank 0 (spark-1) stays down: {CAUSE}"
+        said[0] = refusal(FOLLOWER, said[1], head)
+        assert said[0] == CAUSE
+
+
+def test_a_third_rank_blames_the_one_with_the_cause() -> None:
+    third = dataclasses.replace(state(), rank=2, token="c")
+    assert refusal(HEAD, CAUSE, third) == CAUSE
+    waiting = rules.Seen(member=HEAD, state=state(stage="given-up", said=CAUSE), silent_s=1)
+    assert waiting.words() == f"rank 0 (spark-1) stays down: {CAUSE}"
+    echoed = seen(stage="given-up", said=f"rank 0 (spark-1) stays down: {CAUSE}")
+    assert echoed.words() == CAUSE
+
+
 def test_a_rank_does_not_give_up_for_what_another_one_said_before_it_fell_silent() -> None:
     other = seen(silent_s=27, stage="given-up", given_up_s=60, said="no such flag", error="no route to host")
     meeting = rules.meet(state(), [other])

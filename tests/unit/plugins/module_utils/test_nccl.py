@@ -77,11 +77,21 @@ def test_a_healthy_run() -> None:
 
 
 def test_an_average_counts_where_there_is_nothing_better() -> None:
-    one_size = "".join(line for line in table(23.9).splitlines(keepends=True) if not line.startswith("           2"))
-
     assert _nccl.parse("# Avg bus bandwidth : 23.8932\n").busbw_gbs == 23.8932
-    assert _nccl.parse(one_size).busbw_gbs == 11.95  # of one size, nccl-tests know more digits than they print
     assert _nccl.parse("nothing of the kind").busbw_gbs is None
+
+
+def test_an_average_does_not_count_beside_the_last_row_of_a_sweep() -> None:
+    """A text that was cut has one row, and the average of all sizes; nothing tells it from a run of one size.
+
+    Of one size the average has more digits than its row (23.8932 and 23.895): less than any step of the ladder is wide.
+    """
+    row = "8589934592  1073741824  float  none  -1  1  34.43  {}  0  1  35.04  {}  N/A\n# Avg bus bandwidth : {}\n"
+    swept = "# Collective test starting: alltoall_perf\n" + row.format("17.21", "17.52", "6.72901")
+
+    assert _nccl.parse(swept).busbw_gbs == 17.365
+    assert judged(swept) == ("good", [])
+    assert _nccl.parse(row.format("23.68", "24.11", "23.8932")).busbw_gbs == 23.895
 
 
 @pytest.mark.parametrize(
@@ -165,6 +175,12 @@ def test_a_fast_run_over_one_twin_is_not_good() -> None:
 
 def test_an_exact_selector_keeps_its_sign() -> None:
     assert _nccl.parse("NCCL_IB_HCA==rocep1s0f1\n").settings == {"NCCL_IB_HCA": "=rocep1s0f1"}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_variable_that_is_empty_on_one_rank_alone(order: int) -> None:
+    ranks = ["NCCL_IB_GID_INDEX set by environment to .", "NCCL_IB_GID_INDEX set by environment to 3."]
+    assert judged("\n".join(ranks[::order])) == ("bad", ["EMPTY_NCCL_ENV"])
 
 
 def write_test(device: str, average: float, mtu: int = 4096, unit: str = "Gb/sec") -> str:

@@ -257,6 +257,62 @@ def test_a_box_without_a_cable_is_pending(cards: list[Card]) -> None:
     assert plan["boxes"]["spark-2"]["netplan"] == {}
 
 
+def test_a_box_whose_twins_are_switched_off_is_pending_and_says_so() -> None:
+    cards = spark(cabled=[])
+    for card in cards:
+        card.flags, card.carrier = "0x1002", ""
+    plan = plan_fabric({"members": BOXES}, {"spark-1": seen(), "spark-2": seen(cards)})
+
+    assert (plan["verdict"], ids(plan)) == ("pending", ["TWINS_SWITCHED_OFF"])
+    message = plan["findings"][0]["message"]
+    assert message.startswith("spark-2: enp1s0f0np0, enP2p1s0f0np0, enp1s0f1np1, enP2p1s0f1np1 are switched off")
+    members = ["spark-1", {"box": "spark-2", "cages": [0]}]
+    named = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(cards)})
+    assert (named["verdict"], ids(named)) == ("planned", [])
+
+
+def broken(cage: int = 0, *, driver: bool) -> list[Card]:
+    """Return the cards of a box with one cable, of which one function is not on the bus, or has no interface."""
+    cards = spark(cabled=[cage])
+    card = cards.pop(2 * cage + 1)
+    return [*cards, dataclasses.replace(card, interface="")] if driver else cards
+
+
+NAMED = ["enp1s0f0np0", "enP2p1s0f0np0"]
+
+
+@pytest.mark.parametrize("member", ["spark-2", {"box": "spark-2", "interfaces": NAMED}])
+@pytest.mark.parametrize(
+    ("cards", "expected", "says"),
+    [
+        (broken(driver=False), {"TWINS_NOT_PAIRED"}, "spark-2: these interfaces have no twin"),
+        (broken(driver=True), {"TWINS_NOT_PAIRED", "CX7_WITHOUT_INTERFACE"}, "no driver has made network interfaces"),
+        (
+            [dataclasses.replace(card, interface="", rdma="") for card in spark()],
+            {"CX7_WITHOUT_INTERFACE"},
+            "spark-2: the ConnectX-7 is on the PCI bus, but no driver has made network interfaces of it",
+        ),
+    ],
+)
+def test_a_broken_chip_is_no_cable_to_come(member: t.Any, cards: list[Card], expected: set[str], says: str) -> None:
+    plan = plan_fabric({"members": ["spark-1", member]}, {"spark-1": seen(), "spark-2": seen(cards)})
+
+    assert (plan["verdict"], set(ids(plan))) == ("refused", expected)
+    assert any(says in finding["message"] and finding["remedy"] for finding in plan["findings"])
+    assert plan["boxes"]["spark-2"]["twins"] == []
+
+
+@pytest.mark.parametrize("driver", [False, True])
+def test_a_whole_port_with_a_cable_is_used_beside_a_broken_one(driver: bool) -> None:
+    cards = spark()[:3]
+    if driver:
+        cards.append(dataclasses.replace(spark()[3], interface=""))
+    plan = plan_fabric({"members": BOXES}, {"spark-1": seen(), "spark-2": seen(cards)})
+
+    assert (plan["verdict"], ids(plan)) == ("planned", [])
+    assert [name for name, _address in twins(plan, "spark-2")] == NAMED
+
+
 def test_a_cage_that_is_named_needs_no_link() -> None:
     members = ["spark-1", {"box": "spark-2", "cages": [1]}]
     plan = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(spark(cabled=[]))})
@@ -297,6 +353,13 @@ def over_ssh(box: dict[str, t.Any], *interfaces: str, client: str = "") -> dict[
     return {**box, "management": {"interfaces": list(interfaces), "client": client, "wireless": False}}
 
 
+def routed() -> dict[str, t.Any]:
+    """Return a box whose default route goes over a twin, while the connection comes over the management network."""
+    lines = [f"{name} 00000000 0100000A 0003 0 0 100 00000000" for name in ("enP7s7", "enp1s0f0np0")]
+    box = seen(files={"proc/net/route": "\n".join(["Iface Destination", *lines])})
+    return {**box, "management": {**box["management"], "session": ["enP7s7"]}}
+
+
 def renamed(**changes: t.Any) -> list[Card]:
     """Return the cards of a box whose second twin is not as it should be."""
     cards = spark()
@@ -311,6 +374,7 @@ NETPLAN = {"etc/netplan/40-cx7.yaml": "network:\n  ethernets:\n    enp1s0f0np0:\
     ("box", "expected", "says"),
     [
         (over_ssh(seen(), "enp1s0f0np0"), "FABRIC_TOUCHES_MANAGEMENT", "spark-2 is managed over enp1s0f0np0"),
+        (routed(), "FABRIC_TOUCHES_MANAGEMENT", "the default route of spark-2 is over enp1s0f0np0, and setting it up"),
         (seen(addresses={"enP7s7": ("192.168.101.9/24",)}), "FABRIC_OVERLAPS_MANAGEMENT", "enP7s7 has 192.168.101.9"),
         (seen(addresses={"enP7s7": ("192.168.0.9/16",)}), "FABRIC_OVERLAPS_MANAGEMENT", "192.168.100.0/24 overlaps"),
         (seen(addresses={"enp1s0f1np1": ("192.168.100.9/24",)}), "FABRIC_OVERLAPS_MANAGEMENT", "enp1s0f1np1 has"),
@@ -340,12 +404,30 @@ def test_a_virtual_function_that_is_named() -> None:
     assert (plan["verdict"], ids(plan)) == ("refused", ["TWIN_IS_VIRTUAL_FUNCTION"] * 2)
 
 
-def test_a_cage_that_is_not_there() -> None:
-    members = ["spark-1", {"box": "spark-2", "cages": [1]}]
+def test_a_cage_or_an_interface_off_the_bus_waits_for_its_cable() -> None:
     cards = [card for card in spark() if card.pci.endswith(".0")]
-    plan = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(cards)})
+    named: tuple[dict[str, t.Any], ...] = {"cages": [1]}, {"interfaces": ["enp1s0f1np1", "enP2p1s0f1np1"]}
+    for member, expected in zip(named, ("FABRIC_CAGE_NOT_THERE", "FABRIC_INTERFACE_MISSING"), strict=True):
+        members = ["spark-1", {"box": "spark-2", **member}]
+        plan = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(cards)})
+        assert (plan["verdict"], ids(plan)) == ("pending", [expected])
+        assert plan["boxes"]["spark-2"]["netplan"] == {}
 
-    assert (plan["verdict"], ids(plan)) == ("refused", ["FABRIC_CAGE_NOT_THERE"])
+
+def test_a_ring_waits_for_a_cage_that_is_off_the_bus() -> None:
+    boxes = ["spark-1", "spark-2", "spark-3"]
+    observed = {box: seen(spark(cabled=[0, 1])) for box in boxes} | {"spark-2": seen(spark()[:2])}
+    plan = plan_fabric({"topology": "ring", "members": boxes}, observed)
+
+    assert (plan["verdict"], plan["boxes"]["spark-2"]["state"]) == ("pending", "pending")
+    assert "FABRIC_CAGE_NOT_THERE" in ids(plan)
+
+
+def test_a_cage_with_half_of_a_port_is_refused() -> None:
+    members = ["spark-1", {"box": "spark-2", "cages": [1]}]
+    plan = plan_fabric({"members": members}, {"spark-1": seen(), "spark-2": seen(spark(cabled=[0, 1])[:3])})
+
+    assert (plan["verdict"], ids(plan)) == ("refused", ["TWINS_NOT_PAIRED"])
 
 
 def test_old_firmware_is_a_warning_with_a_source() -> None:
@@ -546,6 +628,10 @@ def test_refused_from_the_inventory_alone(fabric: t.Any, says: str) -> None:
         ("192.168.100.11", "in 192.168.100.0/24, a subnet of the fabric"),
         ("169.254.207.1", "an address that is good on one cable only"),
         ("192.168.103.11", "in 192.168.103.0/24, a subnet of the fabric"),  # of a second cable
+        ("::ffff:192.168.100.11", "in 192.168.100.0/24, a subnet of the fabric"),
+        ("::FFFF:c0a8:640b", "in 192.168.100.0/24, a subnet of the fabric"),
+        ("::ffff:10.0.0.5", None),
+        ("2001:db8::5", None),
         ("192.168.104.11", None),
         ("10.0.0.5", None),
         ("spark-1.example", None),
@@ -557,6 +643,13 @@ def test_ansible_must_not_come_over_the_fabric(address: str | None, says: str | 
         assert plan_fabric({"members": BOXES}, {}, {"spark-1": address})["verdict"] == "unobserved"
         return
     with pytest.raises(FabricInputError, match=re.escape(f"ansible_host of spark-1 is {address}, {says}")):
+        plan_fabric({"members": BOXES}, {}, {"spark-1": address})
+
+
+@pytest.mark.parametrize("address", ["192.168.100.011", "010.0.0.5"])
+def test_an_address_that_programs_read_differently_is_no_address_of_a_box(address: str) -> None:
+    """ssh would read 192.168.100.011 as 192.168.100.9."""
+    with pytest.raises(FabricInputError, match=re.escape(f"ansible_host of spark-1 is {address}, which has a part")):
         plan_fabric({"members": BOXES}, {}, {"spark-1": address})
 
 
