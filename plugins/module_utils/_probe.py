@@ -54,13 +54,17 @@ Progress = t.Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a probe found out. ``stage`` is one of STAGES; everything in here is free of the API key."""
+    """What a probe found out. ``stage`` is one of STAGES.
+
+    All that is shown is free of the API key. ``model`` is not shown: it is the id as the server wants it in a request.
+    """
 
     ready: bool
     stage: str
     evidence: t.Mapping[str, t.Any]
     ttft_ms: float | None
     findings: tuple[Finding, ...]
+    model: str = dataclasses.field(default="", repr=False)
 
     @property
     def rung(self) -> str:
@@ -208,6 +212,7 @@ def _climb(session: Session) -> Verdict:
             dataclasses.replace(f, message=clean(f.message), evidence=clean(f.evidence), remedy=f.remedy)
             for f in findings
         ),
+        model=session.model,
     )
 
 

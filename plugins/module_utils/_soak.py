@@ -107,8 +107,8 @@ class Soak:
         verdict = self._ladder()
         evidence = verdict.evidence
         plan = _soak_load.Plan(
-            model=str(evidence.get("model") or request.model),
-            kind=str(evidence.get("kind") or request.kind),
+            model=verdict.model or request.model,
+            kind=request.kind,
             requests=request.requests,
             concurrency=request.concurrency,
             max_tokens=request.max_tokens,

@@ -107,6 +107,20 @@ def test_no_two_requests_can_be_answered_by_a_cache(server: fake.OpenAIServer) -
     assert len({request["messages"][-1]["content"] for request in soaked}) > 20
 
 
+LONG_ID = f"/root/.cache/huggingface/hub/models--lab--tiny/snapshots/{'0123456789abcdef' * 6}"
+
+
+@pytest.mark.parametrize(("model", "key"), [(LONG_ID, ""), ("qwen-local", "local"), ("chat", "chat")])
+@pytest.mark.parametrize("named", [True, False])
+def test_the_server_is_asked_for_its_model_and_not_for_what_is_shown_of_its_name(
+    server: fake.OpenAIServer, model: str, key: str, named: bool
+) -> None:
+    server.models, server.api_key = [model], key
+    request = _soak.Request(url=server.url, model=model if named else "", requests=6, concurrency=2)
+    found = _soak.Soak(request, api_key=key, run=World().run).run()
+    assert (found["verdict"], found["failed_requests"]) == ("passed", 0)
+
+
 def test_a_model_that_cannot_add_without_load_either_is_not_blamed_on_the_load(server: fake.OpenAIServer) -> None:
     server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.say("1000"))
     found = World().soak(server)
