@@ -57,6 +57,7 @@ class Verdict:
     """What a probe found out. ``stage`` is one of STAGES.
 
     All that is shown is free of the API key. ``model`` is not shown: it is the id as the server wants it in a request.
+    ``with_key`` says whether the server may have the key: it has named itself as vLLM, or has asked for one.
     """
 
     ready: bool
@@ -65,6 +66,7 @@ class Verdict:
     ttft_ms: float | None
     findings: tuple[Finding, ...]
     model: str = dataclasses.field(default="", repr=False)
+    with_key: bool = False
 
     @property
     def rung(self) -> str:
@@ -201,7 +203,7 @@ def _climb(session: Session) -> Verdict:
         stage = "capability_failed"
     elif stage == "ready" and worst(findings) == "warning":
         stage = "degraded"
-    clean = _Redactor(session.options.api_key)
+    clean = Redactor(session.options.api_key)
     evidence = {"url": str(session.client.endpoint), **session.evidence}
     return Verdict(
         ready=stage in {"ready", "degraded"},
@@ -213,10 +215,11 @@ def _climb(session: Session) -> Verdict:
             for f in findings
         ),
         model=session.model,
+        with_key=session.with_key,
     )
 
 
-class _Redactor:
+class Redactor:
     """Takes the API key out of whatever a server may have echoed."""
 
     def __init__(self, secret: str) -> None:

@@ -115,8 +115,9 @@ class Soak:
             request_timeout=request.request_timeout,
             shared_prefix=request.shared_prefix,
             thinking_off="thinking" not in evidence,
-            with_key=bool(self._api_key),
+            with_key=verdict.with_key,
             scripts=request.scripts,
+            clean=_probe.Redactor(self._api_key),
         )
         before = self._metrics()
         seen = _soak_report.Seen(

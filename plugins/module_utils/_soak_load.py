@@ -46,7 +46,7 @@ _COUNTS_ALONE: t.Final = 5
 class Plan:
     """What is asked, and how: times in seconds, ``shared_prefix`` in tokens (about), 0 for none.
 
-    ``counts`` says whether the model can count, and so is asked to.
+    ``counts`` says whether the model can count, and so is asked to. ``clean`` takes the API key out of what a server says.
     """
 
     model: str
@@ -60,6 +60,11 @@ class Plan:
     with_key: bool = False
     scripts: tuple[str, ...] = ()
     counts: bool = False
+    clean: c.Callable[[str], str] = str
+
+    def shown(self, text: str) -> str:
+        """Return what a server said, fit to be kept and shown."""
+        return printable(self.clean(text))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -211,19 +216,19 @@ def send(
     try:
         stream = client.stream(path, body, Deadline.after(plan.request_timeout, clock), with_key=plan.with_key)
     except ApiError as error:
-        return Result("failed", question.prompt, detail=error.detail, whole_s=clock() - started)
+        return Result("failed", question.prompt, detail=plan.shown(error.detail), whole_s=clock() - started)
     return judged(plan, question, stream, clock() - started)
 
 
 def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Result:
     """Return what a reply is worth."""
     if stream.reply.status != 200:
-        said = f"HTTP {stream.reply.status}: {printable(stream.reply.error_message)}"
+        said = f"HTTP {stream.reply.status}: {plan.shown(stream.reply.error_message)}"
         return Result("failed", question.prompt, detail=said, whole_s=whole_s)
     found = from_reply(stream.reply) if stream.reply.body else from_stream(stream)
     broken = found.error_message or found.problem
     if broken or found.finish_reason in {"error", "abort"}:
-        detail = printable(broken) or f"finish_reason {found.finish_reason}"
+        detail = plan.shown(broken) or f"finish_reason {found.finish_reason}"
         return Result("failed", question.prompt, detail=detail, whole_s=whole_s)
     outcome, detail = questions.verdict(question, found, scripts=plan.scripts, raw=plan.kind == "base")
     tokens = found.completion_tokens or 0
@@ -234,8 +239,8 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
     return Result(
         outcome,
         question.prompt,
-        text=printable(found.content or found.reasoning),
-        detail=detail,
+        text=plan.shown(found.content or found.reasoning),
+        detail=plan.shown(detail),
         first_token_s=first,
         per_token_s=(last - first) / (tokens - 1) if steady and first is not None and last is not None else None,
         whole_s=whole_s,

@@ -107,6 +107,47 @@ def test_no_two_requests_can_be_answered_by_a_cache(server: fake.OpenAIServer) -
     assert len({request["messages"][-1]["content"] for request in soaked}) > 20
 
 
+KEY = "sk-very-secret"
+
+
+def echo_key(answer: c.Callable[[str], fake.Action]) -> fake.Action:
+    """Answer the salted requests of a soak with the header that carries the key."""
+
+    def action(exchange: fake.Exchange) -> None:
+        soaked = "cache_salt" in (exchange.request.json or {})
+        said = exchange.request.headers.get("authorization", "")
+        (answer(f"{'x' * 180} {said}") if soaked else fake.answer)(exchange)
+
+    return action
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda said: fake.status(500, said), fake.say, lambda said: fake.raw(f"{said}\r\n\r\n".encode())]
+)
+def test_a_key_that_the_server_echoes_is_in_no_report(
+    server: fake.OpenAIServer, answer: c.Callable[[str], fake.Action]
+) -> None:
+    server.api_key = KEY
+    server.script("POST", fake.CHAT, echo_key(answer))
+    request = _soak.Request(url=server.url, requests=4, concurrency=2)
+    found = _soak.Soak(request, api_key=KEY, run=World().run).run()
+    assert found["samples"]
+    # What is kept of a text ends after 200 characters, and is not to end within the key either.
+    assert "sk-very" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("wants_key", [True, False])
+def test_a_server_that_is_no_vllm_has_the_key_only_where_it_asked_for_it(
+    server: fake.OpenAIServer, wants_key: bool
+) -> None:
+    server.script("GET", fake.VERSION, fake.status(404, "Not Found"))
+    server.api_key = KEY if wants_key else ""
+    request = _soak.Request(url=server.url, requests=4, concurrency=2)
+    assert _soak.Soak(request, api_key=KEY, run=World().run).run()["failed_requests"] == 0
+    soaked = [one.headers for one in server.asked(fake.CHAT) if "cache_salt" in one.json]
+    assert {"authorization" in headers for headers in soaked} == {wants_key}
+
+
 LONG_ID = f"/root/.cache/huggingface/hub/models--lab--tiny/snapshots/{'0123456789abcdef' * 6}"
 
 
