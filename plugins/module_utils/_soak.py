@@ -41,6 +41,8 @@ _CHEAP_S: t.Final = 5.0
 _LOOK_EVERY_S: t.Final = 2.0
 _LADDER_S: t.Final = 300.0
 _KERNEL_LINES: t.Final = 100
+# A count is not asked of a model that has no room for it; a sum needs no more.
+_FEWEST_TOKENS: t.Final = 16
 
 Tell = c.Callable[[str], None]
 Run = c.Callable[[list[str]], tuple[int, str, str]]
@@ -105,20 +107,7 @@ class Soak:
         began, wall = time.monotonic(), time.time()
         self._tell("asking one question first")
         verdict = self._ladder()
-        evidence = verdict.evidence
-        plan = _soak_load.Plan(
-            model=verdict.model or request.model,
-            kind=request.kind,
-            requests=request.requests,
-            concurrency=request.concurrency,
-            max_tokens=request.max_tokens,
-            request_timeout=request.request_timeout,
-            shared_prefix=request.shared_prefix,
-            thinking_off="thinking" not in evidence,
-            with_key=verdict.with_key,
-            scripts=request.scripts,
-            clean=_probe.Redactor(self._api_key),
-        )
+        plan = self._plan(verdict)
         before = self._metrics()
         seen = _soak_report.Seen(
             results=(), took_s=0.0, before=before, after=before, expects_drafts=request.expects_drafts
@@ -129,6 +118,8 @@ class Soak:
         until = began + request.timeout
         seed = random.SystemRandom().getrandbits(48)
         alone, counts = _soak_load.one_by_one(self._client, plan, seed=seed, until=until)
+        if refused := _soak_load.refusal(alone):
+            return _soak_report.report(plan, dataclasses.replace(seen, not_ready=f"Nothing is accepted: {refused}."))
         if any(one.outcome == "failed" for one in alone):
             # Whoever takes the engine away meanwhile makes requests fail, too.
             engine.look()
@@ -153,6 +144,33 @@ class Soak:
                 kernel=self._kernel(wall),
             ),
         )
+
+    def _plan(self, verdict: _probe.Verdict) -> _soak_load.Plan:
+        """Return what to ask, with what the ladder has learnt; raise SoakError where the context has no room for it."""
+        request, evidence = self._request, verdict.evidence
+        plan = _soak_load.Plan(
+            model=verdict.model or request.model,
+            kind=request.kind,
+            requests=request.requests,
+            concurrency=request.concurrency,
+            max_tokens=request.max_tokens,
+            request_timeout=request.request_timeout,
+            shared_prefix=request.shared_prefix,
+            thinking_off="thinking" not in evidence,
+            with_key=verdict.with_key,
+            scripts=request.scripts,
+            clean=_probe.Redactor(self._api_key),
+        )
+        context = evidence.get("max_model_len")
+        if not verdict.ready or not isinstance(context, int):
+            return plan
+        room = _soak_load.room(plan, context)
+        if room < min(_FEWEST_TOKENS, plan.max_tokens):
+            raise SoakError(
+                f"a context of {context} tokens has no room for an answer beside shared_prefix {plan.shared_prefix}; "
+                f"lower it (soak_shared_prefix)"
+            )
+        return dataclasses.replace(plan, max_tokens=min(plan.max_tokens, room))
 
     def _ladder(self) -> _probe.Verdict:
         request = self._request

@@ -35,6 +35,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._probe_reply import fro
 
 _SENTENCE: t.Final = "This paragraph is the same for all who ask, so that the cache of prefixes can answer for it."
 _TOKENS_PER_SENTENCE: t.Final = 20
+# What a question takes of the context, with its chat template.
+_TOKENS_PER_QUESTION: t.Final = 100
 _PER_FAILURE_S: t.Final = 1.0
 # So many are asked one at a time first.
 _SUMS_ALONE: t.Final = 6
@@ -180,6 +182,25 @@ def one_by_one(
     return (*alone, *(one for one in counts if can or one.outcome == "failed")), can
 
 
+def refusal(alone: c.Sequence[Result]) -> str:
+    """Return why the server takes no question at all (HTTP 4xx), in its words; empty where it takes one.
+
+    The engine is not asked then, so that it says nothing about it.
+    """
+    refused = alone and all(one.outcome == "failed" and one.detail.startswith("HTTP 4") for one in alone)
+    return alone[0].detail if refused else ""
+
+
+def room(plan: Plan, context: int) -> int:
+    """Return about how many tokens of a context are left for an answer; negative where the question has no room."""
+    return context - _TOKENS_PER_SENTENCE * _sentences(plan) - _TOKENS_PER_QUESTION
+
+
+def _sentences(plan: Plan) -> int:
+    """Return how often the sentence of the shared prefix stands before each question."""
+    return -(-plan.shared_prefix // _TOKENS_PER_SENTENCE)
+
+
 def payload(plan: Plan, question: Question, salt: str, *, alone: bool = False) -> tuple[str, dict[str, t.Any]]:
     """Return the path and the body of a request; one that is ``alone`` shares nothing with others in the cache."""
     body: dict[str, t.Any] = {
@@ -189,7 +210,7 @@ def payload(plan: Plan, question: Question, salt: str, *, alone: bool = False) -
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    prefix = " ".join([_SENTENCE] * -(-plan.shared_prefix // _TOKENS_PER_SENTENCE))
+    prefix = " ".join([_SENTENCE] * _sentences(plan))
     if alone or not prefix:
         body["cache_salt"] = salt
     if plan.kind == "base":

@@ -47,8 +47,9 @@ _BACKENDS = "Try CUDA graph mode PIECEWISE, no speculation, another backend and 
 KNOWN: t.Final[c.Mapping[str, Known]] = {
     "SOAK_NOT_READY": Known(
         "warning",
-        "The instance did not answer one question, so many were not asked.",
-        "See what vllm_probe says of it.",
+        "The instance did not answer one question, or refused (HTTP 4xx) all that were asked one at a time, so many were "
+        "not asked.",
+        "See what vllm_probe says of it, and whether max_tokens and shared_prefix fit its context.",
     ),
     "SOAK_REQUESTS_FAILED": Known(
         "error", "Requests failed or were cut off.", "Read the engine's log for its first error."

@@ -75,7 +75,7 @@ options:
     default: 400
   max_tokens:
     description:
-      - The token budget of a request.
+      - The token budget of a request. Where the context of the model holds less beside the question, it is less.
       - Answers that are cut before they begin count neither for nor against the engine, but half of them or more
         make the verdict V(inconclusive).
     type: int
@@ -93,7 +93,7 @@ options:
   shared_prefix:
     description:
       - Put about so many tokens of the same text before every question, which the prefix cache then answers for.
-      - With V(0), nothing is shared.
+      - With V(0), nothing is shared. A prefix that leaves no room for an answer in the model's context is refused.
     type: int
     default: 0
   scripts:

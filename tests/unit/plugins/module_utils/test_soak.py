@@ -107,6 +107,27 @@ def test_no_two_requests_can_be_answered_by_a_cache(server: fake.OpenAIServer) -
     assert len({request["messages"][-1]["content"] for request in soaked}) > 20
 
 
+def test_no_more_tokens_are_asked_for_than_the_context_holds(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 2048
+    found = World().soak(server, max_tokens=4096)
+    assert (found["verdict"], found["failed_requests"]) == ("passed", 0)
+
+
+def test_a_prefix_that_fills_the_context_is_refused_before_the_load(server: fake.OpenAIServer) -> None:
+    server.max_model_len = 4096
+    with pytest.raises(_soak.SoakError, match=r"a context of 4096 tokens has no room .* shared_prefix 4000; lower it"):
+        World().soak(server, shared_prefix=4000)
+    assert not any("cache_salt" in request.json for request in server.asked(fake.CHAT))
+    assert World().soak(server, shared_prefix=3800, requests=4)["verdict"] == "passed"
+
+
+def test_a_server_that_refuses_every_question_says_nothing_about_its_engine(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.status(400, "This model's maximum context length is 9."))
+    found = World().soak(server)
+    assert (found["verdict"], ids(found), found["requests"]) == ("inconclusive", ["SOAK_NOT_READY"], 0)
+    assert "HTTP 400: This model's maximum context length is 9." in found["because"]
+
+
 KEY = "sk-very-secret"
 
 
