@@ -40,6 +40,8 @@ _COMMAND_S: t.Final = 10.0
 _CHEAP_S: t.Final = 5.0
 _LOOK_EVERY_S: t.Final = 2.0
 _LADDER_S: t.Final = 300.0
+# What is asked again after the load has this time at least, whatever the load has left of its own.
+_AGAIN_S: t.Final = 120.0
 _KERNEL_LINES: t.Final = 100
 # A count is not asked of a model that has no room for it; a sum needs no more.
 _FEWEST_TOKENS: t.Final = 16
@@ -116,18 +118,19 @@ class Soak:
             return _soak_report.report(plan, dataclasses.replace(seen, not_ready=verdict.summary))
         engine = _soak_engine.Engine(request.instance, self._shell, sysroot=self._sysroot)
         until = began + request.timeout
-        seed = random.SystemRandom().getrandbits(48)
-        alone, counts = _soak_load.one_by_one(self._client, plan, seed=seed, until=until)
+        alone, kinds = self._alone(plan, until).before()
         if refused := _soak_load.refusal(alone):
             return _soak_report.report(plan, dataclasses.replace(seen, not_ready=f"Nothing is accepted: {refused}."))
         if any(one.outcome == "failed" for one in alone):
             # Whoever takes the engine away meanwhile makes requests fail, too.
             engine.look()
         alone = () if engine.disturbed else alone
-        plan = dataclasses.replace(plan, counts=counts)
+        plan = dataclasses.replace(plan, kinds=kinds)
         loaded = time.monotonic()
         results, calm = self._load(plan, engine, until)
         took = time.monotonic() - loaded
+        after = self._metrics()
+        again = self._again(plan, results, engine, until)
         interrupted = engine.interruption()
         return _soak_report.report(
             plan,
@@ -136,8 +139,9 @@ class Soak:
                 # What came after somebody took the engine away says nothing about it.
                 results=calm if interrupted else results,
                 alone=alone,
+                again=again,
                 took_s=took,
-                after=self._metrics(),
+                after=after,
                 kv_usage_max=self._kv_usage,
                 ends=engine.ends,
                 interrupted=interrupted,
@@ -211,6 +215,22 @@ class Soak:
                 load.stop()
         engine.look()
         return load.results, calm
+
+    def _alone(self, plan: _soak_load.Plan, until: float) -> _soak_load.Alone:
+        return _soak_load.Alone(self._client, plan, seed=random.SystemRandom().getrandbits(48), until=until)
+
+    def _again(
+        self, plan: _soak_load.Plan, results: tuple[_soak_load.Result, ...], engine: _soak_engine.Engine, until: float
+    ) -> tuple[_soak_load.Result, ...]:
+        """Ask again, alone, what was wrong under load; nothing of an engine that is not what it was."""
+        again: list[_soak_load.Result] = []
+        wrong = _soak_load.to_ask_again(results)
+        alone = self._alone(plan, max(until, time.monotonic() + _AGAIN_S))
+        for one in () if engine.disturbed else alone.again(wrong):
+            again.append(one)
+            self._tell(f"asked {len(again)} of {len(wrong)} wrong answers again, one at a time")
+        engine.look()
+        return () if engine.disturbed else tuple(again)
 
     def _metrics(self) -> _engine_metrics.EngineMetrics | None:
         try:

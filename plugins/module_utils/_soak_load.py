@@ -42,13 +42,16 @@ _PER_FAILURE_S: t.Final = 1.0
 _SUMS_ALONE: t.Final = 6
 _SENTENCES_ALONE: t.Final = 2
 _COUNTS_ALONE: t.Final = 5
+# So many wrong answers of each kind are asked again after the load.
+_AGAIN: t.Final = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """What is asked, and how: times in seconds, ``shared_prefix`` in tokens (about), 0 for none.
 
-    ``counts`` says whether the model can count, and so is asked to. ``clean`` takes the API key out of what a server says.
+    ``kinds`` are those of the questions that the model can do, and is asked. ``clean`` takes the API key out of what a
+    server says.
     """
 
     model: str
@@ -61,7 +64,7 @@ class Plan:
     thinking_off: bool = True
     with_key: bool = False
     scripts: tuple[str, ...] = ()
-    counts: bool = False
+    kinds: tuple[questions.Kind, ...] = questions.KINDS
     clean: c.Callable[[str], str] = str
 
     def shown(self, text: str) -> str:
@@ -82,8 +85,19 @@ class Result:
     whole_s: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    sentence: bool = False
-    count: bool = False
+    kind: questions.Kind = "sums"
+    # To be asked again.
+    asked: Question | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def well(self) -> bool:
+        """Whether there is nothing to say against the answer."""
+        return self.outcome in {"right", "sane"}
+
+    def as_sample(self) -> dict[str, t.Any]:
+        """Return it as plain data, the way a report shows it."""
+        shown = (field.name for field in dataclasses.fields(self) if field.name != "asked")
+        return {name: getattr(self, name) for name in shown}
 
 
 class Load:
@@ -137,7 +151,7 @@ class Load:
                     return
                 number = self._plan.requests - self._left
                 self._left -= 1
-                question = questions.question(number, self._random, counts=self._plan.counts)
+                question = questions.question(number, self._random, self._plan.kinds)
             result = send(self._client, self._plan, question, f"{self._salt}-{number}", self._clock)
             with self._lock:
                 self._results.append(result)
@@ -146,40 +160,71 @@ class Load:
                 self._halt.wait(_PER_FAILURE_S)
 
 
-def one_by_one(
-    client: Client, plan: Plan, *, seed: int, until: float, clock: c.Callable[[], float] = time.monotonic
-) -> tuple[tuple[Result, ...], bool]:
-    """Ask one at a time, each past the cache: what the model can do where neither load nor cache is to blame.
+class Alone:
+    """Asks one question at a time, each past the cache: what the model can do where neither load nor cache is to blame.
 
-    Return what it made of that, and whether it can count, which not every small model can: then it is not judged by
-    what it makes of a count. The time is over at ``until``, and what has no answer then is left out.
+    The time is over at ``until``, and what has no answer then is left out.
     """
-    rng = random.Random(seed)  # noqa: S311 - questions, not secrets
-    numbers = itertools.count()
 
-    def ask(questions_left: c.Iterable[Question]) -> c.Iterator[Result]:
-        for asked in questions_left:
-            left = until - clock()
+    def __init__(
+        self, client: Client, plan: Plan, *, seed: int, until: float, clock: c.Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self._random = random.Random(seed)  # noqa: S311 - questions, not secrets
+        self._salts = (f"{seed:x}-alone-{number}" for number in itertools.count())
+        self._until = until
+        self._clock = clock
+
+    def before(self) -> tuple[tuple[Result, ...], tuple[questions.Kind, ...]]:
+        """Return what the model makes of some questions, and the kinds that it can do: those are asked under load.
+
+        What it makes of a count that it cannot do is left out: not every small model can.
+        """
+        rng = self._random
+        alone = list(self.ask(questions.ask("arithmetic", rng) for _each in range(_SUMS_ALONE)))
+        sentences = list(self.ask(questions.sentence(rng) for _each in range(_SENTENCES_ALONE)))
+        counts: list[Result] = []
+        for result in self.ask(questions.count(rng) for _each in range(_COUNTS_ALONE)):
+            counts.append(result)
+            # One slip is that of a model that can count.
+            if sum(not one.well for one in counts) > 1:
+                break
+        counting = sum(one.well for one in counts) >= _COUNTS_ALONE - 1
+        # An answer that was cut says nothing about what the model can do.
+        talking = any(one.well or one.outcome == "cut" for one in sentences)
+        can = {"sums": True, "sentences": talking, "counts": counting}
+        kept = (one for one in counts if counting or one.outcome == "failed")
+        return (*alone, *sentences, *kept), tuple(kind for kind in questions.KINDS if can[kind])
+
+    def again(self, results: c.Iterable[Result]) -> c.Iterator[Result]:
+        """Ask again what was asked before, until one fails."""
+        for result in self.ask(one.asked for one in results if one.asked is not None):
+            yield result
+            if result.outcome == "failed":
+                return
+
+    def ask(self, asked: c.Iterable[Question]) -> c.Iterator[Result]:
+        """Ask these questions, as long as there is time."""
+        for one in asked:
+            left = self._until - self._clock()
             if left <= 0:
                 return
-            within = dataclasses.replace(plan, request_timeout=min(plan.request_timeout, left))
-            result = send(client, within, asked, f"{seed:x}-alone-{next(numbers)}", clock, alone=True)
-            if result.outcome == "failed" and clock() >= until:
+            within = dataclasses.replace(self._plan, request_timeout=min(self._plan.request_timeout, left))
+            result = send(self._client, within, one, next(self._salts), self._clock, alone=True)
+            if result.outcome == "failed" and self._clock() >= self._until:
                 return
             yield result
 
-    alone = list(ask(questions.ask("arithmetic", rng) for _each in range(_SUMS_ALONE)))
-    if plan.kind == "base":
-        return tuple(alone), False
-    alone += ask(questions.sentence(rng) for _each in range(_SENTENCES_ALONE))
-    counts: list[Result] = []
-    for result in ask(questions.count(rng) for _each in range(_COUNTS_ALONE)):
-        counts.append(result)
-        # One slip is that of a model that can count, and an excuse for more of them.
-        if sum(one.outcome != "right" for one in counts) > 1:
-            break
-    can = sum(one.outcome == "right" for one in counts) >= _COUNTS_ALONE - 1
-    return (*alone, *(one for one in counts if can or one.outcome == "failed")), can
+
+def to_ask_again(results: c.Sequence[Result]) -> tuple[Result, ...]:
+    """Return what of the wrong answers is worth asking again: so many of each kind, spread over the whole load."""
+    chosen: list[Result] = []
+    for kind in questions.KINDS:
+        wrong = [one for one in results if one.kind == kind and one.outcome == "wrong"]
+        some = min(_AGAIN, len(wrong))
+        chosen += [wrong[place * len(wrong) // some] for place in range(some)]
+    return tuple(chosen)
 
 
 def refusal(alone: c.Sequence[Result]) -> str:
@@ -267,6 +312,6 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
         whole_s=whole_s,
         prompt_tokens=found.prompt_tokens or 0,
         completion_tokens=tokens,
-        sentence=isinstance(question, questions.Sentence),
-        count=isinstance(question, questions.Count),
+        kind=questions.kind_of(question),
+        asked=question,
     )

@@ -26,6 +26,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils._probe_reply import Com
 # "right" and "sane" are well; "cut" is a budget used up before an answer began: alive, and not judged. A model may be
 # "wrong" now and then, which counts as a share; "garbage" no healthy engine writes.
 Outcome = t.Literal["right", "sane", "cut", "wrong", "garbage", "failed"]
+Kind = t.Literal["sums", "sentences", "counts"]
+KINDS: t.Final[tuple[Kind, ...]] = ("sums", "sentences", "counts")
 
 # Topic -> how words begin, one of which an honest sentence about it has. Generous: it is to tell language about the
 # topic from a salad of words, and no more.
@@ -144,11 +146,23 @@ class Count(Question):
         return f"not the numbers from {first} to {last}, each once and in order"
 
 
-def question(number: int, rng: random.Random, *, counts: bool = False) -> Question:
-    """Return the question of the request with this number: every third one asks for something longer than a sum."""
-    if number % _LONG_EVERY < _LONG_EVERY - 1:
+def kind_of(asked: Question) -> Kind:
+    """Return which of the kinds a question is of."""
+    if isinstance(asked, Sentence):
+        return "sentences"
+    return "counts" if isinstance(asked, Count) else "sums"
+
+
+def question(number: int, rng: random.Random, kinds: c.Collection[Kind] = KINDS) -> Question:
+    """Return the question of the request with this number: every third one asks for something longer than a sum.
+
+    ``kinds`` are those that the model can do, and is asked for.
+    """
+    longer = [kind for kind in KINDS[1:] if kind in kinds]
+    if number % _LONG_EVERY < _LONG_EVERY - 1 or not longer:
         return ask("arithmetic", rng)
-    return count(rng) if counts and number // _LONG_EVERY % 2 else sentence(rng)
+    kind = longer[number // _LONG_EVERY % len(longer)]
+    return count(rng) if kind == "counts" else sentence(rng)
 
 
 def sentence(rng: random.Random) -> Sentence:

@@ -19,14 +19,26 @@ import typing as t
 from ansible_collections.gb10.fleet.plugins.module_utils._engine_metrics import Drafts, EngineMetrics
 from ansible_collections.gb10.fleet.plugins.module_utils._finding import Finding, Severity, worst
 from ansible_collections.gb10.fleet.plugins.module_utils._soak_load import Plan, Result
+from ansible_collections.gb10.fleet.plugins.module_utils._soak_questions import KINDS, Kind
 
-# A strongly quantised model slips now and then; kernels that break under load do worse.
-WRONG_SHARE: t.Final = 0.02
-# Of sentences: there are two dozen topics, and a model says much the same about each whenever it is asked.
-OFF_TOPIC_SHARE: t.Final = 0.1
-# Of counts: 31 numbers are many to slip in. A soak asks some dozens, so that chance has to be allowed for, too.
-MISCOUNT_SHARE: t.Final = 0.1
-_CHANCE: t.Final = 3
+
+class Limit(t.NamedTuple):
+    """Which share of the answers of a kind may be wrong: under load alone, and in any case."""
+
+    loaded: float
+    ever: float
+
+
+# Numbers that are rounded in another order, as those of a larger batch are, tip an answer that hangs in the balance.
+# Few sums do; in a sentence any word may be another one, and a count has 31 numbers to slip in. What is wrong in any
+# case is the model's fault, and too much of it leaves too little to judge the load by.
+LIMITS: t.Final[c.Mapping[Kind, Limit]] = {
+    "sums": Limit(0.02, 0.1),
+    "sentences": Limit(0.1, 0.5),
+    "counts": Limit(0.2, 0.5),
+}
+# So many wrong answers prove nothing, however few were asked for.
+_CHANCE: t.Final = 2
 _SHOWN: t.Final = 5
 # The kernel's words for what takes an engine down: the driver's errors, and memory that ran out.
 KERNEL: t.Final = re.compile(
@@ -47,8 +59,8 @@ _BACKENDS = "Try CUDA graph mode PIECEWISE, no speculation, another backend and 
 KNOWN: t.Final[c.Mapping[str, Known]] = {
     "SOAK_NOT_READY": Known(
         "warning",
-        "The instance did not answer one question, or refused (HTTP 4xx) all that were asked one at a time, so many were "
-        "not asked.",
+        "The instance did not answer one question, or refused (HTTP 4xx) all that were asked one at a time, so many "
+        "were not asked.",
         "See what vllm_probe says of it, and whether max_tokens and shared_prefix fit its context.",
     ),
     "SOAK_REQUESTS_FAILED": Known(
@@ -57,14 +69,15 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
     "SOAK_GARBAGE": Known("error", "Answers were empty, or no language model wrote them.", _BACKENDS),
     "SOAK_WRONG_ANSWERS": Known(
         "error",
-        "More than 2 % of the sums or 10 % of the sentences were wrong, or clearly more than 10 % of the counts, under "
-        "load and not without it.",
+        "More than 2 % of the sums, 10 % of the sentences or 20 % of the counts were wrong under load, and right when "
+        "they were asked again alone.",
         _BACKENDS,
     ),
     "SOAK_SUMS_NOT_JUDGED": Known(
         "warning",
-        "Answers are wrong under load, but without load and cache, too: the model cannot do it with this prompt.",
-        "Leave shared_prefix out, or see what vllm_probe says of its answers.",
+        "Too many answers are wrong without load and cache, too, or could not be asked again: the model cannot do it "
+        "with this prompt or budget.",
+        "Leave shared_prefix out, raise max_tokens, or see what vllm_probe says of its answers.",
     ),
     "SOAK_MARKUP_LEAKED": Known(
         "info",
@@ -114,13 +127,15 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """All that was seen during a soak. ``alone`` is what was asked one at a time before the load; ``ends`` is how often
-    the engine ended or was started anew, ``interrupted`` who made it. None is what nobody could tell.
+    """All that was seen during a soak. ``alone`` is what was asked one at a time before the load, ``again`` what was
+    wrong under load and then asked again, alone. ``ends`` is how often the engine ended or was started anew,
+    ``interrupted`` who made it. None is what nobody could tell.
     """
 
     results: tuple[Result, ...]
     took_s: float
     alone: tuple[Result, ...] = ()
+    again: tuple[Result, ...] = ()
     before: EngineMetrics | None
     after: EngineMetrics | None
     kv_usage_max: float | None = None
@@ -152,6 +167,8 @@ def report(plan: Plan, seen: Seen) -> dict[str, t.Any]:
         "wrong": counts["wrong"],
         "cut": counts["cut"],
         "right": counts["right"],
+        "asked_again": len(seen.again),
+        "right_alone": sum(one.well for one in seen.again),
         "took_s": round(seen.took_s, 1),
         "latency_ms": {
             "first_token": percentiles([one.first_token_s for one in seen.results]),
@@ -167,13 +184,12 @@ def report(plan: Plan, seen: Seen) -> dict[str, t.Any]:
         "prefix_hit_rate": _hit_rate(seen),
         "engine_restarts": seen.ends,
         "kernel": None if seen.kernel is None else list(seen.kernel[:_SHOWN]),
-        "samples": [dataclasses.asdict(one) for one in (*seen.results, *seen.alone) if one.outcome in _BAD][:_SHOWN],
+        "samples": [one.as_sample() for one in (*seen.results, *seen.alone) if one.outcome in _BAD][:_SHOWN],
         "findings": [found.as_dict() for found in findings],
     }
 
 
 _BAD: t.Final = ("garbage", "wrong", "failed")
-_WELL: t.Final = ("right", "sane")
 _JUDGED: t.Final = ("right", "sane", "wrong")
 
 
@@ -210,12 +226,12 @@ def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator
         ("SOAK_REQUESTS_FAILED", "failed", "requests failed"),
         ("SOAK_GARBAGE", "garbage", "answers are garbage"),
     ):
-        alone = sum(one.outcome == outcome for one in seen.alone)
+        alone = [one.outcome for one in (*seen.alone, *seen.again)]
         said = [f"{counts[outcome]} of {done} {what}"] if counts[outcome] else []
-        said += [f"{alone} of {len(seen.alone)} {what} without load"] if alone else []
+        said += [f"{alone.count(outcome)} of {len(alone)} {what} without load"] if outcome in alone else []
         if said:
             yield finding(name, f"{', and '.join(said)}.", _first(seen, outcome))
-    yield from _wrong(seen)
+    yield from _wrong(seen, plan)
     yield from _leaked(seen)
     yield from _of_the_box(seen)
     if seen.interrupted:
@@ -239,26 +255,25 @@ def _of_the_box(seen: Seen) -> c.Iterator[Finding]:
         yield finding("SOAK_KERNEL_LOG_UNREADABLE", "The kernel's log cannot be read.")
 
 
-def _wrong(seen: Seen) -> c.Iterator[Finding]:
-    """Yield what wrong answers say: what a model misses without load as well is not the load's fault."""
+def _wrong(seen: Seen, plan: Plan) -> c.Iterator[Finding]:
+    """Yield what wrong answers say: those that are wrong without load as well are not the load's fault."""
     blamed: list[str] = []
     excused: list[str] = []
-    for what, share, chance, sentence, count in (
-        ("sums", WRONG_SHARE, 0, False, False),
-        ("sentences", OFF_TOPIC_SHARE, 0, True, False),
-        ("counts", MISCOUNT_SHARE, _CHANCE, False, True),
-    ):
-        mine = [one.outcome for one in seen.results if (one.sentence, one.count) == (sentence, count)]
-        judged, wrong = sum(one in _JUDGED for one in mine), mine.count("wrong")
-        if wrong <= share * judged + chance * math.sqrt(share * (1 - share) * judged):
-            continue
-        alone = [one.outcome for one in seen.alone if (one.sentence, one.count) == (sentence, count)]
-        misses = sum(one in _BAD for one in alone)
-        said = f"{wrong} of {judged} {what} are wrong"
-        if misses > len(alone) / 6:
-            excused.append(f"{said}, and {misses} of {len(alone)} without load, too")
-        else:
+    for kind, limit in LIMITS.items():
+        judged = sum(one.kind == kind and one.outcome in _JUDGED for one in seen.results)
+        wrong = sum(one.kind == kind and one.outcome == "wrong" for one in seen.results)
+        again = [one for one in seen.again if one.kind == kind and one.outcome != "failed"]
+        right = sum(one.well for one in again)
+        before = [one.well for one in seen.alone if one.kind == kind]
+        # What the load has broken may stay so.
+        broken = bool(before) and all(before) and wrong > max(_CHANCE, judged / 2)
+        said = f"{wrong} of {judged} {kind} are wrong, and {right} of {len(again)} of them right when asked again alone"
+        if broken or (again and wrong * right / len(again) > max(_CHANCE, limit.loaded * judged)):
             blamed.append(said)
+        elif wrong > max(_CHANCE, (limit.ever if again else limit.loaded) * judged):
+            excused.append(said)
+    if not set(KINDS[1:]) & set(plan.kinds) and any(one.kind == "sentences" for one in seen.alone):
+        excused.append("sentences and counts are wrong without load, too")
     if blamed:
         yield finding("SOAK_WRONG_ANSWERS", f"{'; '.join(blamed)}.", _first(seen, "wrong"))
     if excused:
@@ -267,9 +282,9 @@ def _wrong(seen: Seen) -> c.Iterator[Finding]:
 
 def _leaked(seen: Seen) -> c.Iterator[Finding]:
     """Yield what leaked beside answers that are well, once; it is no fault of the load where it leaks without, too."""
-    leaks = [one for one in seen.results if one.outcome in _WELL and one.detail]
+    leaks = [one for one in seen.results if one.well and one.detail]
     if leaks:
-        alone = any(one.outcome in _WELL and one.detail for one in seen.alone)
+        alone = any(one.well and one.detail for one in seen.alone)
         said = f"{len(leaks)} of {len(seen.results)} answers are well, and have markup beside them."
         first = f"{leaks[0].prompt!r}: {leaks[0].detail}: {leaks[0].text!r}"
         yield finding("SOAK_MARKUP_LEAKED" if alone else "SOAK_MARKUP_UNDER_LOAD", said, first)
@@ -298,7 +313,10 @@ def finding(name: str, message: str, evidence: str = "") -> Finding:
 
 
 def _first(seen: Seen, outcome: str) -> str:
-    one = next(result for result in (*seen.results, *seen.alone) if result.outcome == outcome)
+    of_all = (*seen.results, *seen.alone, *seen.again)
+    one = next((result for result in of_all if result.outcome == outcome), None)
+    if one is None:
+        return ""
     said = f": {one.text!r}" if one.text else ""
     return f"{one.prompt!r}: {one.detail}{said}"
 

@@ -12,8 +12,9 @@ version_added: 0.1.0
 description:
   - Sends many requests at a time, reads every answer, and watches the engine, its counters and the kernel meanwhile.
     What corrupts answers or kills an engine under load passes every test that asks one question at a time.
-  - Two of three requests ask for a sum of two random numbers, the third for a sentence or, where the model can do it
-    when it is asked alone, for a count of 31 numbers. Of each of the three a share may be wrong.
+  - Two of three requests ask for a sum of two random numbers, the third for a sentence or for a count of 31 numbers,
+    where the model can do it when it is asked alone. What was wrong is asked again after the load, one at a time, and only
+    what is right then is blamed on the load. Of each of the three a share may be.
   - Each request has a C(cache_salt) of its own, so that no prefix cache answers for the engine, unless O(shared_prefix)
     is what is to be tested.
   - The verdict is written into the deploy record of the instance (C(/var/lib/gb10-fleet/records/<instance>.json)). A
@@ -161,6 +162,14 @@ garbage:
   type: int
 wrong:
   description: How many sums, sentences and counts were wrong.
+  returned: when it is over
+  type: int
+asked_again:
+  description: How many of the wrong answers were asked for again after the load, one at a time.
+  returned: when it is over
+  type: int
+right_alone:
+  description: How many of those were right then.
   returned: when it is over
   type: int
 cut:

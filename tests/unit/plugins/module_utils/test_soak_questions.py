@@ -195,12 +195,16 @@ def test_a_polite_answer_in_an_expected_script_is_right() -> None:
     assert worth(SUM, text, scripts=("cyrillic",)) == "right"
 
 
-def test_only_a_model_that_can_count_is_asked_to() -> None:
+def test_a_model_is_asked_for_what_it_can_do() -> None:
     rng = random.Random(1)
-    without = [type(questions.question(number, rng)) for number in range(6)]
-    counting = [type(questions.question(number, rng, counts=True)) for number in range(6)]
-    assert without == [Question, Question, questions.Sentence] * 2
-    assert counting == [Question, Question, questions.Sentence, Question, Question, questions.Count]
+
+    def kinds(*can: questions.Kind) -> list[str]:
+        return [questions.kind_of(questions.question(number, rng, can)) for number in range(6)]
+
+    assert kinds("sums", "sentences", "counts") == ["sums", "sums", "sentences", "sums", "sums", "counts"]
+    assert kinds("sums", "sentences") == ["sums", "sums", "sentences"] * 2
+    assert kinds("sums", "counts") == ["sums", "sums", "counts"] * 2
+    assert kinds("sums") == ["sums"] * 6
 
 
 @pytest.mark.parametrize(
