@@ -222,7 +222,7 @@ class Soak:
     def _again(
         self, plan: _soak_load.Plan, results: tuple[_soak_load.Result, ...], engine: _soak_engine.Engine, until: float
     ) -> tuple[_soak_load.Result, ...]:
-        """Ask again, alone, what was wrong under load; nothing of an engine that is not what it was."""
+        """Ask again, alone, what was wrong or cut under load; nothing of an engine that is not what it was."""
         again: list[_soak_load.Result] = []
         wrong = _soak_load.to_ask_again(results)
         alone = self._alone(plan, max(until, time.monotonic() + _AGAIN_S))

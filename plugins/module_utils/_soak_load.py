@@ -86,6 +86,8 @@ class Result:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     kind: questions.Kind = "sums"
+    # It came to the end of its budget, which an answer of a chat model does not do of itself.
+    unfinished: bool = False
     # To be asked again.
     asked: Question | None = dataclasses.field(default=None, repr=False)
 
@@ -221,7 +223,7 @@ def to_ask_again(results: c.Sequence[Result]) -> tuple[Result, ...]:
     """Return what of the wrong answers is worth asking again: so many of each kind, spread over the whole load."""
     chosen: list[Result] = []
     for kind in questions.KINDS:
-        wrong = [one for one in results if one.kind == kind and one.outcome == "wrong"]
+        wrong = [one for one in results if one.kind == kind and one.outcome in {"wrong", "cut"}]
         some = min(_AGAIN, len(wrong))
         chosen += [wrong[place * len(wrong) // some] for place in range(some)]
     return tuple(chosen)
@@ -298,6 +300,8 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
         return Result("failed", question.prompt, detail=detail, whole_s=whole_s)
     outcome, detail = questions.verdict(question, found, scripts=plan.scripts, raw=plan.kind == "base")
     tokens = found.completion_tokens or 0
+    if outcome == "cut" and 0 < tokens < plan.max_tokens:
+        outcome, detail = "wrong", f"cut at {tokens} of {plan.max_tokens} tokens"
     first = last = None
     if found.timing is not None:
         first, last = found.timing.first_token_s, found.timing.last_token_s
@@ -313,5 +317,6 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
         prompt_tokens=found.prompt_tokens or 0,
         completion_tokens=tokens,
         kind=questions.kind_of(question),
+        unfinished=found.finish_reason == "length" and plan.kind != "base",
         asked=question,
     )

@@ -23,8 +23,8 @@ from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as 
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question, ask
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_reply import Completion
 
-# "right" and "sane" are well; "cut" is a budget used up before an answer began: alive, and not judged. A model may be
-# "wrong" now and then, which counts as a share; "garbage" no healthy engine writes.
+# "right" and "sane" are well; "cut" is a budget used up before an answer began. A model may be "cut" or "wrong" now and
+# then, which counts as a share; "garbage" no healthy engine writes.
 Outcome = t.Literal["right", "sane", "cut", "wrong", "garbage", "failed"]
 Kind = t.Literal["sums", "sentences", "counts"]
 KINDS: t.Final[tuple[Kind, ...]] = ("sums", "sentences", "counts")
@@ -207,7 +207,7 @@ def _worth(asked: Question, said: str, *, cut: bool) -> tuple[Outcome, str]:
     missed = _missed(asked, plain)
     if not missed:
         return ("right" if asked.expected else "sane"), leak
-    if cut:
+    if cut and not plain.strip():
         return "cut", ""
     # A model whose markup always leaks slips in its numbers now and then as others do.
     slip = not isinstance(asked, Sentence) and re.search(r"\d", plain)

@@ -39,6 +39,10 @@ LIMITS: t.Final[c.Mapping[Kind, Limit]] = {
 }
 # So many wrong answers prove nothing, however few were asked for.
 _CHANCE: t.Final = 2
+# A budget is too small where such a share of what was missed is cut without load as well.
+_SHORT_SHARE: t.Final = 1 / 3
+# Where no answer is cut without load, more than this share cut under load leaves too little to judge it by.
+_CUT_SHARE: t.Final = 0.1
 _SHOWN: t.Final = 5
 # The kernel's words for what takes an engine down: the driver's errors, and memory that ran out.
 KERNEL: t.Final = re.compile(
@@ -69,8 +73,8 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
     "SOAK_GARBAGE": Known("error", "Answers were empty, or no language model wrote them.", _BACKENDS),
     "SOAK_WRONG_ANSWERS": Known(
         "error",
-        "More than 2 % of the sums, 10 % of the sentences or 20 % of the counts were wrong under load, and right when "
-        "they were asked again alone.",
+        "More than 2 % of the sums, 10 % of the sentences or 20 % of the counts were wrong or cut under load, and "
+        "right when they were asked again alone.",
         _BACKENDS,
     ),
     "SOAK_SUMS_NOT_JUDGED": Known(
@@ -111,7 +115,9 @@ KNOWN: t.Final[c.Mapping[str, Known]] = {
         "warning", "The time was over before all requests were answered.", "Allow more time, or ask for fewer requests."
     ),
     "SOAK_ANSWERS_CUT": Known(
-        "warning", "Half of the answers or more were cut before they could be judged.", "Raise max_tokens."
+        "warning",
+        "Half of the answers or more were cut before they began, or more than 10 % where none was cut without load.",
+        "Raise max_tokens.",
     ),
     "SOAK_METRICS_UNREADABLE": Known(
         "warning", "/metrics could not be read, so acceptance and cache use are not known.", "See that it is served."
@@ -184,13 +190,17 @@ def report(plan: Plan, seen: Seen) -> dict[str, t.Any]:
         "prefix_hit_rate": _hit_rate(seen),
         "engine_restarts": seen.ends,
         "kernel": None if seen.kernel is None else list(seen.kernel[:_SHOWN]),
-        "samples": [one.as_sample() for one in (*seen.results, *seen.alone) if one.outcome in _BAD][:_SHOWN],
+        "samples": [one.as_sample() for one in _worst(seen)[:_SHOWN]],
         "findings": [found.as_dict() for found in findings],
     }
 
 
-_BAD: t.Final = ("garbage", "wrong", "failed")
-_JUDGED: t.Final = ("right", "sane", "wrong")
+_JUDGED: t.Final = ("right", "sane", "wrong", "cut")
+
+
+def _worst(seen: Seen) -> list[Result]:
+    """Return what is worth showing: what is bad, and then what was cut."""
+    return sorted((one for one in (*seen.results, *seen.alone) if not one.well), key=lambda one: one.outcome == "cut")
 
 
 def summary(found: c.Mapping[str, t.Any]) -> str:
@@ -241,7 +251,8 @@ def _findings(plan: Plan, seen: Seen, counts: c.Mapping[str, int]) -> c.Iterator
     yield from _counted(seen)
     if done < plan.requests and not (counts["failed"] or seen.ends):
         yield finding("SOAK_OUT_OF_TIME", f"{done} of {plan.requests} requests were answered in {seen.took_s:.0f} s.")
-    if counts["cut"] and 2 * counts["cut"] >= done:
+    short = any(one.unfinished for one in (*seen.alone, *seen.again))
+    if counts["cut"] and (2 * counts["cut"] >= done or (counts["cut"] > _CUT_SHARE * done and not short)):
         yield finding("SOAK_ANSWERS_CUT", f"{counts['cut']} of {done} answers were cut at {plan.max_tokens} tokens.")
 
 
@@ -260,22 +271,27 @@ def _wrong(seen: Seen, plan: Plan) -> c.Iterator[Finding]:
     blamed: list[str] = []
     excused: list[str] = []
     for kind, limit in LIMITS.items():
-        judged = sum(one.kind == kind and one.outcome in _JUDGED for one in seen.results)
-        wrong = sum(one.kind == kind and one.outcome == "wrong" for one in seen.results)
+        mine = [one for one in seen.results if one.kind == kind and one.outcome in _JUDGED]
         again = [one for one in seen.again if one.kind == kind and one.outcome != "failed"]
-        right = sum(one.well for one in again)
         before = [one.well for one in seen.alone if one.kind == kind]
+        # Where the budget is too small without load, too, whether it is enough is a matter of chance.
+        short = again and sum(one.unfinished for one in again) >= _SHORT_SHARE * len(again)
+        missed = sum(not one.well and not (short and one.unfinished) for one in mine)
+        wrong = sum(one.outcome == "wrong" for one in mine)
+        right = sum(one.well for one in again)
+        cut = " or cut" if any(one.outcome == "cut" for one in mine) else ""
+        said = f"{sum(not one.well for one in mine)} of {len(mine)} {kind} are wrong{cut}"
+        said += f", and {right} of {len(again)} of them right when asked again alone"
         # What the load has broken may stay so.
-        broken = bool(before) and all(before) and wrong > max(_CHANCE, judged / 2)
-        said = f"{wrong} of {judged} {kind} are wrong, and {right} of {len(again)} of them right when asked again alone"
-        if broken or (again and wrong * right / len(again) > max(_CHANCE, limit.loaded * judged)):
+        broken = bool(before) and all(before) and missed > max(_CHANCE, len(mine) / 2)
+        if broken or (again and missed * right / len(again) > max(_CHANCE, limit.loaded * len(mine))):
             blamed.append(said)
-        elif wrong > max(_CHANCE, (limit.ever if again else limit.loaded) * judged):
+        elif wrong > max(_CHANCE, (limit.ever if again else limit.loaded) * len(mine)):
             excused.append(said)
     if not set(KINDS[1:]) & set(plan.kinds) and any(one.kind == "sentences" for one in seen.alone):
         excused.append("sentences and counts are wrong without load, too")
     if blamed:
-        yield finding("SOAK_WRONG_ANSWERS", f"{'; '.join(blamed)}.", _first(seen, "wrong"))
+        yield finding("SOAK_WRONG_ANSWERS", f"{'; '.join(blamed)}.", _first(seen, "wrong", "cut"))
     if excused:
         yield finding("SOAK_SUMS_NOT_JUDGED", f"{'; '.join(excused)}.", _first(seen, "wrong"))
 
@@ -312,13 +328,13 @@ def finding(name: str, message: str, evidence: str = "") -> Finding:
     return Finding(name, known.severity, message, evidence, known.remedy)
 
 
-def _first(seen: Seen, outcome: str) -> str:
+def _first(seen: Seen, *outcomes: str) -> str:
     of_all = (*seen.results, *seen.alone, *seen.again)
-    one = next((result for result in of_all if result.outcome == outcome), None)
+    one = next((result for result in of_all if result.outcome in outcomes), None)
     if one is None:
         return ""
     said = f": {one.text!r}" if one.text else ""
-    return f"{one.prompt!r}: {one.detail}{said}"
+    return f"{one.prompt!r}: {one.detail or one.outcome}{said}"
 
 
 def _drafts(seen: Seen) -> Drafts | None:

@@ -13,8 +13,8 @@ description:
   - Sends many requests at a time, reads every answer, and watches the engine, its counters and the kernel meanwhile.
     What corrupts answers or kills an engine under load passes every test that asks one question at a time.
   - Two of three requests ask for a sum of two random numbers, the third for a sentence or for a count of 31 numbers,
-    where the model can do it when it is asked alone. What was wrong is asked again after the load, one at a time, and only
-    what is right then is blamed on the load. Of each of the three a share may be.
+    where the model can do it when it is asked alone. What was wrong is asked again after the load, one at a time, and
+    only what is right then is blamed on the load. Of each of the three a share may be.
   - Each request has a C(cache_salt) of its own, so that no prefix cache answers for the engine, unless O(shared_prefix)
     is what is to be tested.
   - The verdict is written into the deploy record of the instance (C(/var/lib/gb10-fleet/records/<instance>.json)). A
@@ -77,8 +77,9 @@ options:
   max_tokens:
     description:
       - The token budget of a request. Where the context of the model holds less beside the question, it is less.
-      - Answers that are cut before they begin count neither for nor against the engine, but half of them or more
-        make the verdict V(inconclusive).
+      - Answers that are cut before they begin are asked for again after the load, one at a time. Those that are not cut
+        then count against the engine, the others neither for nor against it, but half of them or more make the verdict
+        V(inconclusive).
     type: int
     default: 256
   request_timeout:
@@ -173,7 +174,7 @@ right_alone:
   returned: when it is over
   type: int
 cut:
-  description: How many answers were cut at O(max_tokens) before they could be judged.
+  description: How many answers were cut at O(max_tokens) before they began.
   returned: when it is over
   type: int
 latency_ms:

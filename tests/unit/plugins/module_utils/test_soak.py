@@ -43,6 +43,8 @@ ROOT = pathlib.Path(__file__).parents[4]
 # So many questions are asked one at a time before the load: two to see whether the server is ready, then these.
 ALONE = _soak_load._SUMS_ALONE + _soak_load._SENTENCES_ALONE + _soak_load._COUNTS_ALONE
 READY = 2 + ALONE
+VOCABULARY = ["lock", "foo", "vector", "quick", "random", "green", "walk", "data", "piano", "paper", "fork", "moss"]
+WORDS = " ".join(random.Random(1).choices(VOCABULARY, k=60))
 ACTIVE = "ActiveState=active\nSubState=running\nInvocationID=a\nMainPID=7\n"
 
 
@@ -77,8 +79,8 @@ def ids(found: dict[str, t.Any]) -> list[str]:
 
 
 def sometimes(fault: fake.Action, *, every: int = 5) -> fake.Action:
-    """Answer honestly but for every nth request after those that come first: what an engine does now and then."""
-    return loaded(fault, skip=READY, every=every, of=10**6)
+    """Answer honestly but for every nth request of the load, after the questions that come first."""
+    return loaded(fault, skip=READY, every=every)
 
 
 def loaded(
@@ -307,7 +309,12 @@ def test_a_shared_prefix_stands_before_every_question_and_is_not_salted() -> Non
         (fake.status(500, "EngineCore encountered an issue."), "failed", "SOAK_REQUESTS_FAILED"),
         (fake.begin_stream(fake.reset), "failed", "SOAK_REQUESTS_FAILED"),
         (fake.stream_error, "failed", "SOAK_REQUESTS_FAILED"),
-        (fake.say("", "length"), "passed", ""),
+        # Alone it ends in time, so that words, silence or thoughts without end are those of the load.
+        (fake.say(WORDS, "length", tokens=64), "failed", "SOAK_WRONG_ANSWERS"),
+        (fake.say("", "length", tokens=64), "failed", "SOAK_WRONG_ANSWERS"),
+        (fake.say("", "length", tokens=64, reasoning=WORDS), "failed", "SOAK_WRONG_ANSWERS"),
+        (fake.say("", "length", tokens=1), "failed", "SOAK_WRONG_ANSWERS"),
+        (fake.say("9", "length", tokens=1), "failed", "SOAK_WRONG_ANSWERS"),
     ],
 )
 def test_what_goes_wrong_now_and_then_is_found(
@@ -316,13 +323,48 @@ def test_what_goes_wrong_now_and_then_is_found(
     server.script("POST", fake.CHAT, sometimes(fault))
     found = World().soak(server)
     assert (found["verdict"], ids(found)[:1]) == (verdict, [finding] if finding else []), found["because"]
-    assert bool(found["samples"]) == (verdict == "failed")
+    assert found["samples"]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.45])
+def test_words_without_end_are_no_excuse_for_an_answer(server: fake.OpenAIServer, share: float) -> None:
+    rng = random.Random(1)
+
+    def action(exchange: fake.Exchange) -> None:
+        (fake.say(WORDS, "length", tokens=64) if rng.random() < share else fake.answer)(exchange)
+
+    # It does so without load as well.
+    server.script("POST", fake.CHAT, *[fake.answer] * READY, action)
+    assert World().soak(server, requests=120)["verdict"] != "passed"
+
+
+@pytest.mark.parametrize(
+    "thought", [lambda: fake.say("", "length", tokens=64, reasoning="Hm."), lambda: fake.say("So I", "length")]
+)
+def test_a_model_whose_thoughts_do_not_always_fit_its_budget_is_not_broken_by_the_load(
+    server: fake.OpenAIServer, thought: c.Callable[[], fake.Action]
+) -> None:
+    def action(exchange: fake.Exchange) -> None:
+        # How long it thinks depends on the question, and a little on what else is in the batch.
+        longest = random.Random(exchange.request.prompt).random() + random.Random(len(server.requests)).random() / 20
+        (thought() if longest > 0.93 else fake.answer)(exchange)
+
+    server.script("POST", fake.CHAT, *[fake.answer] * 2, action)
+    found = World().soak(server, requests=120)
+    assert found["verdict"] == "passed", found["because"]
 
 
 def test_answers_that_are_cut_before_they_begin_prove_nothing(server: fake.OpenAIServer) -> None:
-    server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.say("", "length"))
+    server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.say("", "length", tokens=64, reasoning="Hm, so"))
     found = World().soak(server)
     assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_ANSWERS_CUT"])
+
+
+def test_answers_that_are_cut_short_of_the_budget_by_the_server_prove_nothing(server: fake.OpenAIServer) -> None:
+    server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.say("", "length", tokens=9))
+    found = World().soak(server)
+    assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_SUMS_NOT_JUDGED"])
+    assert "cut at 9 of 64 tokens" in found["samples"][0]["detail"]
 
 
 def test_a_server_that_is_not_ready_is_not_loaded(server: fake.OpenAIServer) -> None:
@@ -578,11 +620,40 @@ def test_what_is_broken_without_load_is_no_better_for_it(outcome: str, finding: 
         assert found["samples"]
 
 
+SHORT = dataclasses.replace(many(0, 1, other="cut")[0], unfinished=True)
+
+
 @pytest.mark.parametrize(
-    ("right", "cut", "verdict"), [(21, 19, "passed"), (20, 20, "inconclusive"), (0, 1, "inconclusive")]
+    ("right", "cut", "without_load", "verdict"),
+    [
+        (21, 19, (SHORT, *many(5)), "passed"),
+        (20, 20, (SHORT, *many(5)), "inconclusive"),
+        (0, 1, (SHORT,), "inconclusive"),
+        # A budget that is large enough without load is so under load, too.
+        (36, 4, many(6), "passed"),
+        (35, 5, many(6), "inconclusive"),
+        (21, 19, many(6), "inconclusive"),
+    ],
 )
-def test_half_of_the_answers_cut_prove_nothing(right: int, cut: int, verdict: str) -> None:
-    assert reported(*many(right, cut, other="cut"))["verdict"] == verdict
+def test_half_of_the_answers_cut_prove_nothing_and_fewer_where_none_is_cut_without_load(
+    right: int, cut: int, without_load: tuple[Result, ...], verdict: str
+) -> None:
+    assert reported(*many(right), *[SHORT] * cut, alone=without_load)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("again", "verdict"),
+    [
+        (many(8), "failed"),
+        ((SHORT, SHORT, *many(6)), "failed"),
+        ((SHORT, SHORT, SHORT, *many(5)), "passed"),
+        ((SHORT,) * 8, "passed"),
+    ],
+)
+def test_what_is_cut_under_load_and_not_without_is_the_fault_of_the_load(
+    again: tuple[Result, ...], verdict: str
+) -> None:
+    assert reported(*many(90), *[SHORT] * 10, alone=many(6), again=again)["verdict"] == verdict
 
 
 @pytest.mark.parametrize(

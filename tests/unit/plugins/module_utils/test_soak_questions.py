@@ -110,7 +110,7 @@ def test_a_count_is_right_where_every_number_is() -> None:
     for joined in (", ", ",", "\n", " "):
         assert worth(COUNT, joined.join(numbers)) == "right"
     assert worth(COUNT, ", ".join(numbers[:-1])) == "wrong"
-    assert worth(COUNT, ", ".join(numbers[:-1]), "length") == "cut"
+    assert worth(COUNT, ", ".join(numbers[:-1]), "length") == "wrong"
     assert worth(COUNT, ", ".join([*numbers[:9], numbers[10], numbers[9], *numbers[11:]])) == "wrong"
     assert worth(COUNT, COUNT.expected.replace(numbers[5], "velvet")) == "wrong"
     assert worth(COUNT, COUNT.expected.replace(numbers[5], f"{numbers[5]}, {numbers[5]}")) == "wrong"
@@ -222,9 +222,22 @@ def test_a_stray_letter_is_no_garbage_and_a_text_in_another_script_is(asked: Que
     assert worth(asked, text, scripts=("cjk",)) != "garbage"
 
 
-def test_a_text_that_was_cut_before_it_came_to_its_topic_is_not_judged() -> None:
-    assert worth(SEA, "Deep and", "length") == "cut"
+VOCABULARY = ["lock", "foo", "vector", "quick", "random", "green", "walk", "data", "piano", "paper", "fork", "moss"]
+SALAD = " ".join(random.Random(1).choices(VOCABULARY, k=60))
+
+
+@pytest.mark.parametrize("asked", [SUM, SEA, COUNT])
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [("", "cut"), ("\n \n", "cut"), ("<think>\nHm, so", "cut"), ("Deep and", "wrong"), (SALAD, "wrong")],
+)
+def test_only_what_was_cut_before_an_answer_began_is_not_judged(asked: Question, text: str, outcome: str) -> None:
+    assert worth(asked, text, "length") == outcome
+
+
+def test_what_is_right_or_on_its_topic_when_it_is_cut_is_well() -> None:
     assert worth(SEA, "The sea is deep and", "length") == "sane"
+    assert worth(SUM, "24", "length") == "right"
 
 
 @pytest.mark.parametrize(
