@@ -180,15 +180,15 @@ def count(rng: random.Random) -> Count:
 
 
 def verdict(asked: Question, found: Completion, *, scripts: tuple[str, ...], raw: bool) -> tuple[Outcome, str]:
-    """Return what an answer is worth, and what is wrong with it; a ``raw`` one, of a base model, is no answer.
+    """Return what an answer is worth, and what is wrong with it; a ``raw`` one is that of a base model, which goes on.
 
     A right or sane one comes with what leaked beside it, which is the fault of a parser or template and not the engine.
     """
     cut = found.finish_reason == "length"
-    said = found.content if raw else _said(found.content, cut=cut)
+    said = _first_line(found.content) if raw else _said(found.content, cut=cut)
     strange = next(_signs_of("unexpected_script", sanity.signs(said, prompt=asked.prompt, scripts=scripts)), None)
     foreign, in_all = sanity.foreign_share(said, prompt=asked.prompt, scripts=scripts)
-    bad = list(_garbage(asked, found, said, raw=raw))
+    bad = list(_garbage(found, said, raw=raw))
     if strange is not None and 2 * foreign > in_all:
         bad.append(strange)
     if bad:
@@ -197,7 +197,7 @@ def verdict(asked: Question, found: Completion, *, scripts: tuple[str, ...], raw
         return ("cut", "") if cut else ("garbage", "an empty answer")
     if strange is not None:
         return "wrong", _in_words(strange)
-    return ("sane", "") if raw else _worth(asked, said, cut=cut)
+    return _worth(asked, said, cut=cut)
 
 
 def _worth(asked: Question, said: str, *, cut: bool) -> tuple[Outcome, str]:
@@ -224,19 +224,25 @@ def _said(text: str, *, cut: bool) -> str:
     return "" if cut and _UNCLOSED.match(said) else said
 
 
+def _first_line(text: str) -> str:
+    """Return the answer of a base model, which goes on with whatever may follow, up to the end of its budget."""
+    return next((line for line in text.splitlines() if line.strip()), "")
+
+
 def _signs_of(kind: sanity.SignKind, signs: c.Iterable[sanity.Sign]) -> c.Iterator[sanity.Sign]:
     return (sign for sign in signs if sign.kind == kind)
 
 
-def _garbage(asked: Question, found: Completion, said: str, *, raw: bool) -> c.Iterator[sanity.Sign]:
+def _garbage(found: Completion, said: str, *, raw: bool) -> c.Iterator[sanity.Sign]:
     """Yield the signs that no healthy engine leaves in an answer, whatever script it is in."""
     signs = sanity.signs(found.content, scripts=("any",), finish_reason=found.finish_reason)
     thought = sanity.signs(found.reasoning, scripts=("any",), finish_reason="length")
     yield from (sign for sign in (*signs, *thought) if sign.kind in sanity.HARD)
-    # A base model goes on and on, which is no fault where it began rightly.
-    if raw and asked.answered_by(found.content) and found.finish_reason != "length":
-        return
-    yield from (sign for sign in sanity.signs(said, scripts=("any",)) if sign.kind in sanity.SOFT)
+    if raw:
+        # A base model that goes on and on says the same again and again.
+        yield from _signs_of("symbol_run", signs)
+    else:
+        yield from (sign for sign in sanity.signs(said, scripts=("any",)) if sign.kind in sanity.SOFT)
 
 
 def _missed(asked: Question, said: str) -> str:

@@ -59,7 +59,9 @@ options:
     description: With O(url), the model id to ask for. Without it the first one that the server lists is asked.
     type: str
   kind:
-    description: With O(url), what the model is for. Raw completions of base models are only judged for garbage.
+    description: >-
+      With O(url), what the model is for. Of the raw completion of a base model, the first line is judged as its
+      answer, and the rest for broken characters and runs of symbols alone.
     type: str
     choices: [chat, base]
     default: chat

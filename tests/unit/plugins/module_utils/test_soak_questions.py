@@ -240,8 +240,29 @@ def test_what_is_right_or_on_its_topic_when_it_is_cut_is_well() -> None:
     assert worth(SUM, "24", "length") == "right"
 
 
+@pytest.mark.parametrize("finish_reason", ["stop", "length"])
 @pytest.mark.parametrize(
-    ("text", "outcome"), [("and so on", "sane"), ("24 24 24 24 24 24", "sane"), ("no no no no no no no", "garbage")]
+    ("asked", "text", "outcome"),
+    [
+        (SUM, " 24", "right"),
+        (SUM, f" 24\n{SUM.prompt}\nAnswer:" * 12, "right"),
+        (SUM, "\n\n24\n\n" + "The answer is 24.\n" * 30, "right"),
+        (SUM, f" 24. {SUM.prompt} Answer:" * 9, "right"),
+        (SUM, " 24\n\u7b54\u6848\u662f", "right"),
+        (SEA, " The sea is deep.\n" * 20, "sane"),
+        (COUNT, f" {COUNT.expected}\n{COUNT.prompt}\nAnswer:" * 3, "right"),
+        (SUM, "and so on", "wrong"),
+        (SUM, "no " * 60, "wrong"),
+        (SUM, SALAD, "wrong"),
+        (SEA, SALAD, "wrong"),
+        (SUM, f"25\n{SUM.prompt}\nAnswer: 24", "wrong"),
+        (SUM, "24\n!!!!!!!!!!!!!!!!", "garbage"),
+        (SUM, "24\n\0\0", "garbage"),
+        (SUM, "", "empty"),
+    ],
 )
-def test_what_a_base_model_goes_on_with_is_judged_for_garbage_alone(text: str, outcome: str) -> None:
-    assert worth(SUM, text, raw=True) == outcome
+def test_the_first_line_of_a_base_model_is_its_answer_and_the_rest_may_be_anything_but_broken(
+    asked: Question, text: str, finish_reason: str, outcome: str
+) -> None:
+    empty = {"stop": "garbage", "length": "cut"}[finish_reason]
+    assert worth(asked, text, finish_reason, raw=True) == (empty if outcome == "empty" else outcome)
