@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import itertools
+import math
 import random
 import threading
 import time
@@ -42,6 +43,8 @@ _PER_FAILURE_S: t.Final = 1.0
 _SUMS_ALONE: t.Final = 6
 _SENTENCES_ALONE: t.Final = 2
 _COUNTS_ALONE: t.Final = 5
+# "Let me know if you need anything else!"
+_POLITE_WORDS: t.Final = 8
 # So many wrong answers of each kind are asked again after the load.
 _AGAIN: t.Final = 8
 
@@ -50,8 +53,8 @@ _AGAIN: t.Final = 8
 class Plan:
     """What is asked, and how: times in seconds, ``shared_prefix`` in tokens (about), 0 for none.
 
-    ``kinds`` are those of the questions that the model can do, and is asked. ``clean`` takes the API key out of what a
-    server says.
+    ``kinds`` are those of the questions that the model can do, and is asked. ``talk`` is how many words
+    may stand around a right number. ``clean`` takes the API key out of what a server says.
     """
 
     model: str
@@ -65,6 +68,7 @@ class Plan:
     with_key: bool = False
     scripts: tuple[str, ...] = ()
     kinds: tuple[questions.Kind, ...] = questions.KINDS
+    talk: c.Mapping[questions.Kind, int] = dataclasses.field(default_factory=dict)
     clean: c.Callable[[str], str] = str
 
     def shown(self, text: str) -> str:
@@ -86,6 +90,7 @@ class Result:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     kind: questions.Kind = "sums"
+    words: int = 0
     # It came to the end of its budget, which an answer of a chat model does not do of itself.
     unfinished: bool = False
     # To be asked again.
@@ -219,6 +224,15 @@ class Alone:
             yield result
 
 
+def talk(alone: c.Sequence[Result]) -> dict[questions.Kind, int]:
+    """Return how many words may stand around a right number, by kind: as many as without load, and a polite phrase."""
+    most: dict[questions.Kind, int] = {}
+    for one in alone:
+        if one.outcome == "right":
+            most[one.kind] = max(most.get(one.kind, 0), one.words + _POLITE_WORDS)
+    return most
+
+
 def to_ask_again(results: c.Sequence[Result]) -> tuple[Result, ...]:
     """Return what of the wrong answers is worth asking again: so many of each kind, spread over the whole load."""
     chosen: list[Result] = []
@@ -298,7 +312,9 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
     if broken or found.finish_reason in {"error", "abort"}:
         detail = plan.shown(broken) or f"finish_reason {found.finish_reason}"
         return Result("failed", question.prompt, detail=detail, whole_s=whole_s)
-    outcome, detail = questions.verdict(question, found, scripts=plan.scripts, raw=plan.kind == "base")
+    raw, kind = plan.kind == "base", questions.kind_of(question)
+    most_words = plan.talk.get(kind, math.inf)
+    outcome, detail = questions.verdict(question, found, scripts=plan.scripts, raw=raw, most_words=most_words)
     tokens = found.completion_tokens or 0
     if outcome == "cut" and 0 < tokens < plan.max_tokens:
         outcome, detail = "wrong", f"cut at {tokens} of {plan.max_tokens} tokens"
@@ -316,7 +332,8 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
         whole_s=whole_s,
         prompt_tokens=found.prompt_tokens or 0,
         completion_tokens=tokens,
-        kind=questions.kind_of(question),
-        unfinished=found.finish_reason == "length" and plan.kind != "base",
+        kind=kind,
+        words=questions.words_in(found, raw=raw),
+        unfinished=found.finish_reason == "length" and not raw,
         asked=question,
     )

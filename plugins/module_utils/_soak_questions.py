@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import collections.abc as c
 import dataclasses
+import math
 import random
 import re
 import typing as t
+import unicodedata
 
 from ansible_collections.gb10.fleet.plugins.module_utils import _text_sanity as sanity
 from ansible_collections.gb10.fleet.plugins.module_utils._probe_questions import Question, ask
@@ -62,38 +64,17 @@ _FEWEST_WORDS: t.Final = 3
 _NUMBERS: t.Final = 31
 # What a sentence in a script without spaces has at least.
 _FEWEST_LETTERS: t.Final = 4
-# A sentence in another language is not asked for its topic, but for some words, one of which is known.
-_FEWEST_ELSEWHERE: t.Final = 5
-_ENGLISH: t.Final = frozenset({
-    "the", "and", "are", "with", "that", "its", "from", "they", "this", "if", "under", "by", "which", "their", "it",
-    "for", "has", "have", "to", "return",
-})  # fmt: skip
-_ELSEWHERE: t.Final = frozenset({
-    "der", "das", "und", "ist", "ein", "eine", "dem", "von", "im", "mit", "les", "la", "le", "du",
-    "des", "est", "et", "une", "un", "el", "los", "las", "es", "una", "del", "il", "lo", "di", "che", "de", "het",
-    "een", "en", "um", "uma", "och", "det", "er", "og", "som", "jest", "na", "se", "ve", "bir", "yang",
-    "itu",
-})  # fmt: skip
-# Whoever says much more than the number explains it.
-_MANY_WORDS: t.Final = 15
-_EXPLAINS: t.Final = re.compile(
-    r"\b(?:plus|sum|total|answer|result|equals?|add(?:s|ing|ed)?|digits?|tens|ones)\b|[+=]", re.IGNORECASE
-)
-# What may stand around a count: some words, and a few numbers among them ("the 31 numbers from 417 to 447:").
-_WORDS_AROUND: t.Final = 30
-_NUMBERS_AROUND: t.Final = 4
-_WORDS_WITHIN: t.Final = 3
-# The markers of a numbered list, which are shorter than any number of a count.
+# What parts the numbers of a count, and the markers of a numbered list, which are shorter than any number of a count.
+_GAP: t.Final = r"[\W_]+(?:and[\W_]+)?"
 _MARKERS: t.Final = re.compile(r"^\s*\d{1,2}[.):]\s+(?=\W{0,4}\d{3})", re.MULTILINE)
-_PARTS: t.Final = re.compile(r"[^\W\d_]|[:(`]|\n\s*\n")
 _UNCLOSED: t.Final = re.compile(r"\A\s*(?:<(?:think|thinking|thought|reasoning|seed:think)>|\[THINK\])")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sentence(Question):
-    """A question for a sentence; an honest one has a few words, and names its topic or what belongs to it.
+    """A question for a sentence; an honest one has a few words, and names its topic or what belongs to it, in English.
 
-    The words for what belongs to a topic are English. In another language, that it is one has to do.
+    One in a script without spaces has to have some letters.
     """
 
     about: str = ""
@@ -105,9 +86,7 @@ class Sentence(Question):
             return foreign >= _FEWEST_LETTERS
         begins = "|".join(_TOPICS[self.about].split())
         words = _words(text.lower())
-        if len(words) >= _FEWEST_WORDS and any(re.match(begins, word) for word in words):
-            return True
-        return len(set(words)) >= _FEWEST_ELSEWHERE and _is_elsewhere(words)
+        return len(words) >= _FEWEST_WORDS and any(re.match(begins, word) for word in words)
 
     @property
     def missed(self) -> str:
@@ -120,24 +99,16 @@ class Count(Question):
     """A question for many numbers in a row. ``expected`` has them all."""
 
     def answered_by(self, text: str) -> bool:
-        """Whether these numbers stand in the text one after the other; some words around them do no harm."""
-        text = _MARKERS.sub("", text)
-        found = list(re.finditer(r"\d+", text))
+        """Whether these numbers stand in the text one after the other, and others only where it says what it counts."""
+        text = _MARKERS.sub("", unicodedata.normalize("NFKC", text))
         wanted = self.expected.split(", ")
-        numbers = [match.group() for match in found]
-        starts = (start for start in range(len(found)) if numbers[start : start + len(wanted)] == wanted)
-        if (start := next(starts, None)) is None or len(found) - len(wanted) > _NUMBERS_AROUND:
+        run = re.search(rf"(?<!\d){_GAP.join(wanted)}(?!\d)", text)
+        if run is None:
             return False
-        before, run, after = found[:start], found[start : start + len(wanted)], found[start + len(wanted) :]
-        within = text[run[0].start() : run[-1].end()]
-        # A number next to the first or the last one, with nothing between that parts them, belongs to the count.
-        gaps = [text[before[-1].end() : run[0].start()]] if before else []
-        gaps += [text[run[-1].end() : after[0].start()]] if after else []
-        return (
-            all(map(_PARTS.search, gaps))
-            and len(_words(within)) <= _WORDS_WITHIN
-            and len(_words(text)) <= _WORDS_AROUND
-        )
+        # "Here are the 31 numbers from 417 to 447:"
+        around = re.findall(r"\d+", f"{text[: run.start()]} {text[run.end() :]}")
+        limits = [number for number in around if number != str(_NUMBERS)]
+        return limits == [wanted[0], wanted[-1]] * (len(limits) // 2)
 
     @property
     def missed(self) -> str:
@@ -179,13 +150,16 @@ def count(rng: random.Random) -> Count:
     return Count(asked, ", ".join(map(str, range(first, last + 1))))
 
 
-def verdict(asked: Question, found: Completion, *, scripts: tuple[str, ...], raw: bool) -> tuple[Outcome, str]:
+def verdict(
+    asked: Question, found: Completion, *, scripts: tuple[str, ...], raw: bool, most_words: float = math.inf
+) -> tuple[Outcome, str]:
     """Return what an answer is worth, and what is wrong with it; a ``raw`` one is that of a base model, which goes on.
 
-    A right or sane one comes with what leaked beside it, which is the fault of a parser or template and not the engine.
+    A right number with more than ``most_words`` words around it is wrong. What is right or sane comes with what leaked
+    beside it, which is the fault of a parser or template and not the engine.
     """
     cut = found.finish_reason == "length"
-    said = _first_line(found.content) if raw else _said(found.content, cut=cut)
+    said = _said(found, raw=raw)
     strange = next(_signs_of("unexpected_script", sanity.signs(said, prompt=asked.prompt, scripts=scripts)), None)
     foreign, in_all = sanity.foreign_share(said, prompt=asked.prompt, scripts=scripts)
     bad = list(_garbage(found, said, raw=raw))
@@ -197,14 +171,14 @@ def verdict(asked: Question, found: Completion, *, scripts: tuple[str, ...], raw
         return ("cut", "") if cut else ("garbage", "an empty answer")
     if strange is not None:
         return "wrong", _in_words(strange)
-    return _worth(asked, said, cut=cut)
+    return _worth(asked, said, cut=cut, most_words=most_words)
 
 
-def _worth(asked: Question, said: str, *, cut: bool) -> tuple[Outcome, str]:
+def _worth(asked: Question, said: str, *, cut: bool, most_words: float) -> tuple[Outcome, str]:
     """Return what an answer is worth that is no garbage but, maybe, for what leaks."""
     plain = sanity.without_markup(said)
     leak = ", ".join(_in_words(sign) for sign in sanity.signs(said, scripts=("any",)) if sign.kind in _LEAK)
-    missed = _missed(asked, plain)
+    missed = _missed(asked, plain, most_words)
     if not missed:
         return ("right" if asked.expected else "sane"), leak
     if cut and not plain.strip():
@@ -218,10 +192,17 @@ def _worth(asked: Question, said: str, *, cut: bool) -> tuple[Outcome, str]:
 _LEAK: t.Final = sanity.LEAK - {"reasoning_markup"}
 
 
-def _said(text: str, *, cut: bool) -> str:
+def words_in(found: Completion, *, raw: bool) -> int:
+    """Return how many words an answer has."""
+    return len(_words(sanity.without_markup(_said(found, raw=raw))))
+
+
+def _said(found: Completion, *, raw: bool) -> str:
     """Return what a model said after it has thought: nothing where it was cut before the end of its thoughts."""
-    said = sanity.without_reasoning(text)
-    return "" if cut and _UNCLOSED.match(said) else said
+    if raw:
+        return _first_line(found.content)
+    said = sanity.without_reasoning(found.content)
+    return "" if found.finish_reason == "length" and _UNCLOSED.match(said) else said
 
 
 def _first_line(text: str) -> str:
@@ -245,29 +226,17 @@ def _garbage(found: Completion, said: str, *, raw: bool) -> c.Iterator[sanity.Si
         yield from (sign for sign in sanity.signs(said, scripts=("any",)) if sign.kind in sanity.SOFT)
 
 
-def _missed(asked: Question, said: str) -> str:
+def _missed(asked: Question, said: str, most_words: float) -> str:
     """Return what an answer lacks that is wrong."""
-    right = asked.answered_by(said)
-    if isinstance(asked, (Sentence, Count)):
-        return "" if right else asked.missed
-    if right and _rambles(said):
-        return f"expected {asked.expected} and little else"
-    return "" if right else f"expected {asked.expected}"
-
-
-def _rambles(text: str) -> bool:
-    """Whether many words beside a number do not explain it, as drafts of another text leave them behind."""
-    return len(re.findall(r"[^\W\d_]{2,}", text)) > _MANY_WORDS and not _EXPLAINS.search(text)
+    if not asked.answered_by(said):
+        return asked.missed if isinstance(asked, (Sentence, Count)) else f"expected {asked.expected}"
+    words = len(_words(said))
+    many = words > most_words and not isinstance(asked, Sentence)
+    return f"{words} words around a right answer, where {most_words} are many" if many else ""
 
 
 def _words(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]+", text)
-
-
-def _is_elsewhere(words: list[str]) -> bool:
-    """Whether words look like those of a language that is not English."""
-    known = any(word in _ELSEWHERE or not word.isascii() for word in words)
-    return known and not any(word in _ENGLISH for word in words)
 
 
 def _in_words(sign: sanity.Sign) -> str:

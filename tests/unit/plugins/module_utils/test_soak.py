@@ -356,6 +356,64 @@ def test_a_model_whose_thoughts_do_not_always_fit_its_budget_is_not_broken_by_th
     assert found["verdict"] != "failed", found["because"]
 
 
+def styled(style: c.Callable[[str], str], *, sentences: bool = True) -> fake.Action:
+    """Have right answers written in a style."""
+
+    def action(exchange: fake.Exchange) -> None:
+        text = fake.honest_text(exchange.request.prompt)
+        plain = "Write one sentence" in exchange.request.prompt and not sentences
+        fake.say(text if plain or exchange.request.path.endswith("/v1/completions") else style(text))(exchange)
+
+    return action
+
+
+def of_sentences(sentence: str) -> fake.Action:
+    return styled(lambda text: sentence if text.startswith("There is") else text)
+
+
+WIDE = {ord("0") + digit: 0xFF10 + digit for digit in range(10)}
+EXPLAINED = "To find it we go step by step, from one to the next, until we have all of them, and then it is: {}"
+
+
+@pytest.mark.parametrize(
+    ("honest", "scripts"),
+    [
+        (styled("**{}**".format), ()),
+        (styled("```text\n{}\n```".format), ()),
+        (styled("Sure! Here you go:\n\n{}\n\nLet me know if you need anything else!".format), ()),
+        (styled(EXPLAINED.format), ()),
+        (
+            styled(lambda text: "\n".join(f"{n}. {one}" for n, one in enumerate(text.split(", "), 1)), sentences=False),
+            (),
+        ),
+        (styled(lambda text: text.translate(WIDE)), ()),
+        (styled("Okay, let me see.\n</think>\n\n{}".format), ()),
+        (styled("<think>\n\u597d\u7684\n</think>\n\n{}".format), ()),
+        (of_sentences("Das Meer ist weit und tief."), ()),
+        (of_sentences("\u5927\u6d77\u662f\u5730\u7403\u4e0a\u6700\u5927\u7684\u6c34\u4f53\u3002"), ("cjk",)),
+    ],
+)
+def test_an_honest_style_passes(server: fake.OpenAIServer, honest: fake.Action, scripts: tuple[str, ...]) -> None:
+    server.script("POST", fake.CHAT, honest)
+    found = World().soak(server, max_tokens=256, scripts=scripts)
+    assert (found["verdict"], found["wrong"]) == ("passed", 0), found["because"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        styled(lambda text: f"{text} {' '.join(VOCABULARY)} drift lamp"),
+        styled("-{}".format, sentences=False),
+        of_sentences("lock h\u00e4mdle f\u00f4o lamp quartz moss"),
+        of_sentences("lock foo el vector de quick la green se"),
+    ],
+)
+def test_words_that_nobody_would_say_are_found_under_load(server: fake.OpenAIServer, fault: fake.Action) -> None:
+    server.script("POST", fake.CHAT, loaded(fault, skip=READY, every=1, of=60))
+    found = World().soak(server, requests=60)
+    assert (found["verdict"], ids(found)) == ("failed", ["SOAK_WRONG_ANSWERS"]), found["because"]
+
+
 def test_answers_that_are_cut_before_they_begin_prove_nothing(server: fake.OpenAIServer) -> None:
     server.script("POST", fake.CHAT, *[fake.answer] * 2, fake.say("", "length", tokens=64, reasoning="Hm, so"))
     found = World().soak(server)

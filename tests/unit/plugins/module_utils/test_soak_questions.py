@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import re
 
@@ -25,10 +26,16 @@ BLANK = Completion(content="", reasoning="", finish_reason="stop")
 
 
 def worth(
-    asked: Question, text: str, finish_reason: str = "stop", *, scripts: tuple[str, ...] = (), raw: bool = False
+    asked: Question,
+    text: str,
+    finish_reason: str = "stop",
+    *,
+    scripts: tuple[str, ...] = (),
+    raw: bool = False,
+    most_words: float = math.inf,
 ) -> str:
     found = dataclasses.replace(BLANK, content=text, finish_reason=finish_reason)
-    return questions.verdict(asked, found, scripts=scripts, raw=raw)[0]
+    return questions.verdict(asked, found, scripts=scripts, raw=raw, most_words=most_words)[0]
 
 
 @pytest.mark.parametrize("voice", lessons.VOICES.values(), ids=lessons.VOICES)
@@ -50,6 +57,7 @@ def test_every_sum_that_is_asked_is_one_that_the_models_of_the_lab_know() -> Non
     [
         *(".", "the", "asdf qwer zxcv uiop", "12", "Sure! Sure!", "def f(x): return x", "The sea"),
         "purple if the velvet seven ran of under quickly sing",
+        "lock h\u00e4mdle f\u00f4o lamp quartz moss",
     ],
 )
 def test_what_is_no_sentence_about_its_topic_is_wrong(text: str) -> None:
@@ -94,14 +102,26 @@ def test_what_loops_is_garbage_beside_a_right_answer_too_and_markup_where_there_
         ("Of course! Happy to help: 24", "right"),
         ("Die Summe betr\u00e4gt genau 24", "right"),
         ("To find the sum of 20 and 4 we first look at the tens and then at the ones, so the answer is 24.", "right"),
-        ("24 " + "purple if the velvet seven ran of under quickly sing " * 2, "wrong"),
-        ("24 qwj zxkv plomf grutz and the blarg was fnord by night or day under some green hat", "wrong"),
+        ("\uff12\uff14", "right"),
+        ("-24", "wrong"),
         ("25", "wrong"),
         ("25<|im_end|>", "wrong"),
     ],
 )
-def test_a_sum_may_come_with_a_few_words_or_with_those_that_explain_it(text: str, outcome: str) -> None:
+def test_a_sum_may_come_with_words_or_markup_around_it(text: str, outcome: str) -> None:
     assert worth(SUM, text) == outcome
+
+
+@pytest.mark.parametrize("asked", [SUM, COUNT])
+def test_a_right_number_is_wrong_among_more_words_than_without_load(asked: Question) -> None:
+    words = "lock foo vector quick random green walk data piano paper lamp fork moss drift"
+    text = f"{asked.expected} {words}"
+    assert questions.words_in(dataclasses.replace(BLANK, content=f"<think>Hm.</think>{text}"), raw=False) == 14
+    assert questions.words_in(dataclasses.replace(BLANK, content=f"{text}\nfoo"), raw=True) == 14
+    assert worth(asked, text, most_words=8) == worth(asked, text, most_words=13) == "wrong"
+    assert worth(asked, text, most_words=14) == "right"
+    # A sentence may be as long as it likes.
+    assert worth(SEA, f"The sea. {words}", most_words=1) == "sane"
 
 
 def test_a_count_is_right_where_every_number_is() -> None:
@@ -115,6 +135,7 @@ def test_a_count_is_right_where_every_number_is() -> None:
     assert worth(COUNT, COUNT.expected.replace(numbers[5], "velvet")) == "wrong"
     assert worth(COUNT, COUNT.expected.replace(numbers[5], f"{numbers[5]}, {numbers[5]}")) == "wrong"
     assert worth(COUNT, COUNT.expected.replace(numbers[5], f"{numbers[5]} purple if the velvet")) == "wrong"
+    assert worth(COUNT, COUNT.expected.replace(numbers[5], f"{numbers[5]}, 7")) == "wrong"
     assert worth(COUNT, f"{numbers[0]}, {COUNT.expected}") == "wrong"
     assert worth(COUNT, f"{COUNT.expected}, {int(numbers[-1]) + 1}") == "wrong"
     assert worth(COUNT, f"{COUNT.expected}\n\n{COUNT.expected}") == "wrong"
@@ -126,6 +147,7 @@ def test_a_count_is_right_where_every_number_is() -> None:
         *("{all}.", "Sure! Here are the numbers: {all}", "Here are the 31 numbers from {first} to {last}:\n\n{all}"),
         *("```\n{all}\n```", "```text\n{all}\n```", "{most}, and {last}", "{first} to {last}: {all}", "[{all}]"),
         *("{listed}", "Sure:\n\n{listed}", "{all}\n\nLet me know if you need more!", "<think>Hm.</think>{all}"),
+        *("| n |\n|---|\n{rows}", "{wide}", "{all}\n\nThese are the numbers from {first} to {last}."),
         *("{all}\n\n(31 numbers)", "**{all}**", "<|begin_of_box|>{all}<|end_of_box|>"),
     ],
 )
@@ -133,7 +155,11 @@ def test_a_count_may_be_written_as_people_write_one(written: str) -> None:
     numbers = COUNT.expected.split(", ")
     listed = "\n".join(f"{place}. {number}" for place, number in enumerate(numbers, 1))
     most = ", ".join(numbers[:-1])
-    text = written.format(all=COUNT.expected, first=numbers[0], last=numbers[-1], most=most, listed=listed)
+    rows = "\n".join(f"| {number} |" for number in numbers)
+    wide = COUNT.expected.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)})
+    text = written.format(
+        all=COUNT.expected, first=numbers[0], last=numbers[-1], most=most, listed=listed, rows=rows, wide=wide
+    )
     assert worth(COUNT, text) == "right"
 
 
@@ -158,15 +184,12 @@ def test_markup_beside_a_right_answer_is_noted_and_makes_it_no_worse(
 @pytest.mark.parametrize(
     ("text", "scripts"),
     [
-        ("Das Meer ist weit und tief.", ()),
-        ("La mer est immense et profonde.", ()),
-        ("Havet \u00e4r djupt, bl\u00e5tt och stort.", ()),
         ("\u5927\u6d77\u5e7f\u9614\u65e0\u57a0\uff0c\u6ce2\u6d9b\u6c79\u6d8c\u3002", ("cjk",)),
         ("\u041c\u043e\u0440\u0435 \u0448\u0438\u0440\u043e\u043a\u043e\u0435.", ("cyrillic",)),
         ("\u041c\u043e\u0440\u0435 \u0448\u0438\u0440\u043e\u043a\u043e\u0435.", ("any",)),
     ],
 )
-def test_a_sentence_in_another_language_need_not_use_the_english_words_of_its_topic(
+def test_a_sentence_in_another_script_need_not_use_the_english_words_of_its_topic(
     text: str, scripts: tuple[str, ...]
 ) -> None:
     assert worth(SEA, text, scripts=scripts) == "sane"
