@@ -316,8 +316,10 @@ def judged(plan: Plan, question: Question, stream: Stream, whole_s: float) -> Re
     most_words = plan.talk.get(kind, math.inf)
     outcome, detail = questions.verdict(question, found, scripts=plan.scripts, raw=raw, most_words=most_words)
     tokens = found.completion_tokens or 0
-    if outcome == "cut" and 0 < tokens < plan.max_tokens:
-        outcome, detail = "wrong", f"cut at {tokens} of {plan.max_tokens} tokens"
+    silent = not (found.content + found.reasoning).strip()
+    # No thoughts that need a larger budget.
+    if outcome == "cut" and (silent or 0 < tokens < plan.max_tokens):
+        outcome, detail = "wrong", f"cut at {tokens} of {plan.max_tokens} tokens{', without a word' if silent else ''}"
     first = last = None
     if found.timing is not None:
         first, last = found.timing.first_token_s, found.timing.last_token_s

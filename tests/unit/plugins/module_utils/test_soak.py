@@ -327,12 +327,15 @@ def test_what_goes_wrong_now_and_then_is_found(
     assert found["samples"]
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.45])
-def test_words_without_end_are_no_excuse_for_an_answer(server: fake.OpenAIServer, share: float) -> None:
+@pytest.mark.parametrize("text", [WORDS, "", "\n\n"])
+@pytest.mark.parametrize("share", [0.2, 0.45])
+def test_words_without_end_or_none_at_all_are_no_excuse_for_an_answer(
+    server: fake.OpenAIServer, share: float, text: str
+) -> None:
     rng = random.Random(1)
 
     def action(exchange: fake.Exchange) -> None:
-        (fake.say(WORDS, "length", tokens=64) if rng.random() < share else fake.answer)(exchange)
+        (fake.say(text, "length", tokens=64) if rng.random() < share else fake.answer)(exchange)
 
     # It does so without load as well.
     server.script("POST", fake.CHAT, *[fake.answer] * READY, action)
