@@ -213,8 +213,9 @@ class Soak:
             self._tell(progress(plan, load.results))
             if load.failing or engine.disturbed or time.monotonic() >= until:
                 load.stop()
+        results = load.results
         engine.look()
-        return load.results, calm
+        return results, calm if engine.disturbed else results
 
     def _alone(self, plan: _soak_load.Plan, until: float) -> _soak_load.Alone:
         return _soak_load.Alone(self._client, plan, seed=random.SystemRandom().getrandbits(48), until=until)

@@ -270,30 +270,38 @@ def _wrong(seen: Seen, plan: Plan) -> c.Iterator[Finding]:
     """Yield what wrong answers say: those that are wrong without load as well are not the load's fault."""
     blamed: list[str] = []
     excused: list[str] = []
-    for kind, limit in LIMITS.items():
-        mine = [one for one in seen.results if one.kind == kind and one.outcome in _JUDGED]
-        again = [one for one in seen.again if one.kind == kind and one.outcome != "failed"]
-        before = [one.well for one in seen.alone if one.kind == kind]
-        # Where the budget is too small without load, too, whether it is enough is a matter of chance.
-        short = again and sum(one.unfinished for one in again) >= _SHORT_SHARE * len(again)
-        missed = sum(not one.well and not (short and one.unfinished) for one in mine)
-        wrong = sum(one.outcome == "wrong" for one in mine)
-        right = sum(one.well for one in again)
-        cut = " or cut" if any(one.outcome == "cut" for one in mine) else ""
-        said = f"{sum(not one.well for one in mine)} of {len(mine)} {kind} are wrong{cut}"
-        said += f", and {right} of {len(again)} of them right when asked again alone"
-        # What the load has broken may stay so.
-        broken = bool(before) and all(before) and missed > max(_CHANCE, len(mine) / 2)
-        if broken or (again and missed * right / len(again) > max(_CHANCE, limit.loaded * len(mine))):
-            blamed.append(said)
-        elif wrong > max(_CHANCE, (limit.ever if again else limit.loaded) * len(mine)):
-            excused.append(said)
+    for kind in KINDS:
+        whose, said = _of_kind(seen, kind)
+        if whose:
+            (blamed if whose == "load" else excused).append(said)
     if not set(KINDS[1:]) & set(plan.kinds) and any(one.kind == "sentences" for one in seen.alone):
         excused.append("sentences and counts are wrong without load, too")
     if blamed:
         yield finding("SOAK_WRONG_ANSWERS", f"{'; '.join(blamed)}.", _first(seen, "wrong", "cut"))
     if excused:
         yield finding("SOAK_SUMS_NOT_JUDGED", f"{'; '.join(excused)}.", _first(seen, "wrong"))
+
+
+def _of_kind(seen: Seen, kind: Kind) -> tuple[t.Literal["load", "model", ""], str]:
+    """Return whose fault it is that more answers of a kind are wrong or cut than is tolerated, and how many are."""
+    limit = LIMITS[kind]
+    mine = [one for one in seen.results if one.kind == kind and one.outcome in _JUDGED]
+    again = [one for one in seen.again if one.kind == kind and one.outcome != "failed"]
+    before = [one.well for one in seen.alone if one.kind == kind]
+    # Where the budget is too small without load, too, whether it is enough is a matter of chance.
+    short = again and sum(one.unfinished for one in again) >= _SHORT_SHARE * len(again)
+    missed = sum(not one.well and not (short and one.unfinished) for one in mine)
+    wrong = sum(one.outcome == "wrong" for one in mine)
+    right = sum(one.well for one in again)
+    cut = " or cut" if any(one.outcome == "cut" for one in mine) else ""
+    said = f"{sum(not one.well for one in mine)} of {len(mine)} {kind} are wrong{cut}"
+    said += f", and {right} of {len(again)} of them right when asked again alone"
+    # What the load has broken may stay so.
+    broken = bool(before) and all(before) and missed > max(_CHANCE, len(mine) / 2)
+    if broken or (again and missed * right / len(again) > max(_CHANCE, limit.loaded * len(mine))):
+        return "load", said
+    tolerated = limit.ever if again else limit.loaded
+    return ("model" if wrong > max(_CHANCE, tolerated * len(mine)) else ""), said
 
 
 def _leaked(seen: Seen) -> c.Iterator[Finding]:

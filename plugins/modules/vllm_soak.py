@@ -91,7 +91,7 @@ options:
   timeout:
     description:
       - Seconds that the soak may take, with the questions before the load. What is not answered by then makes the
-        verdict V(inconclusive).
+        verdict V(inconclusive). What was wrong is asked again all the same, for two minutes at most.
     type: float
     default: 3600
   shared_prefix:

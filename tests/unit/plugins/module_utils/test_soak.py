@@ -518,6 +518,23 @@ def test_garbage_before_an_interruption_still_fails_the_soak(server: fake.OpenAI
     assert (found["verdict"], ids(found)) == ("failed", ["SOAK_GARBAGE", "SOAK_INTERRUPTED"])
 
 
+def test_an_engine_that_is_taken_away_while_it_is_asked_again_leaves_what_the_load_has_shown(
+    server: fake.OpenAIServer, tmp_path: pathlib.Path
+) -> None:
+    world = World()
+    world.sysroot = tmp_path
+
+    def action(exchange: fake.Exchange) -> None:
+        begin_switch(tmp_path)
+        fake.die(exchange)
+
+    server.script("POST", fake.CHAT, *[fake.answer] * READY, *[fake.say("1000")] * 40, action)
+    found = world.soak(server)
+    assert (found["verdict"], found["requests"], found["wrong"]) == ("failed", 40, 40)
+    assert ids(found) == ["SOAK_WRONG_ANSWERS", "SOAK_INTERRUPTED"]
+    assert found["asked_again"] == 0
+
+
 def test_a_deployment_that_begins_ends_the_soak(server: fake.OpenAIServer, tmp_path: pathlib.Path) -> None:
     world = World()
     world.sysroot = tmp_path
