@@ -224,8 +224,9 @@ def test_a_model_that_always_misses_the_same_sums_is_not_broken_by_the_load(
 ) -> None:
     server.script("POST", fake.CHAT, *[fake.answer] * 2, misses(share, seed))
     found = World().soak(server, requests=200, concurrency=8)
-    assert (found["verdict"], found["right_alone"]) == ("passed", 0), found["because"]
-    assert found["asked_again"] == min(found["wrong"], 8)
+    # Which sums are asked is chance: by rare luck a tenth of them are missed, which is too much to judge by.
+    assert found["verdict"] == ("passed" if found["wrong"] <= 13 else "inconclusive"), found["because"]
+    assert (found["asked_again"], found["right_alone"]) == (min(found["wrong"], 8), 0)
 
 
 def test_what_is_wrong_under_load_and_right_alone_fails_beside_what_the_model_always_misses(
