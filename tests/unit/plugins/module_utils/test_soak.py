@@ -43,7 +43,7 @@ ROOT = pathlib.Path(__file__).parents[4]
 # So many questions are asked one at a time before the load: two to see whether the server is ready, then these.
 ALONE = _soak_load._SUMS_ALONE + _soak_load._SENTENCES_ALONE + _soak_load._COUNTS_ALONE
 READY = 2 + ALONE
-VOCABULARY = ["lock", "foo", "vector", "quick", "random", "green", "walk", "data", "piano", "paper", "fork", "moss"]
+VOCABULARY = ["lock", "foo", "vector", "quick", "random", "green", "walk", "gate", "piano", "paper", "fork", "moss"]
 WORDS = " ".join(random.Random(1).choices(VOCABULARY, k=60))
 ACTIVE = "ActiveState=active\nSubState=running\nInvocationID=a\nMainPID=7\n"
 
