@@ -213,12 +213,12 @@ class Alone:
 
     def ask(self, asked: c.Iterable[Question]) -> c.Iterator[Result]:
         """Ask these questions, as long as there is time."""
-        for one in asked:
+        for one, salt in zip(asked, self._salts, strict=False):
             left = self._until - self._clock()
             if left <= 0:
                 return
             within = dataclasses.replace(self._plan, request_timeout=min(self._plan.request_timeout, left))
-            result = send(self._client, within, one, next(self._salts), self._clock, alone=True)
+            result = send(self._client, within, one, salt, self._clock, alone=True)
             if result.outcome == "failed" and self._clock() >= self._until:
                 return
             yield result
