@@ -376,8 +376,10 @@ def under_way(marker: pathlib.Path) -> bool:
 
 
 def _marker(path: pathlib.Path) -> Marker | None:
+    # A later version may say more.
+    known = {field.name for field in dataclasses.fields(Marker)}
     try:
-        return Marker(**_read(path))
+        return Marker(**{name: value for name, value in _read(path).items() if name in known})
     except TypeError:
         return None
 

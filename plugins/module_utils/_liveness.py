@@ -161,9 +161,12 @@ class State:
 
     @classmethod
     def from_dict(cls, data: c.Mapping[str, t.Any]) -> State:
-        """Take it from plain data; TypeError where that is of another version."""
-        given = dict(data)
+        """Take it from plain data, of another version as well; TypeError where it is none."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        given = {name: value for name, value in data.items() if name in known}
         given["trend"] = Trend.from_dict(given.get("trend", {}))
+        for name in ("strikes", "struck_at", "last_at", "counts"):
+            given[name] = dict(given.get(name, {}))
         for name in ("noted", "work", "restarts"):
             given[name] = tuple(given.get(name, ()))
         return cls(**given)

@@ -13,6 +13,7 @@ Note that this plugin util is private to the collection and can change without n
 from __future__ import annotations
 
 import collections.abc as c
+import dataclasses
 import typing as t
 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _origin
@@ -23,17 +24,26 @@ except ImportError:  # an ansible-core that moved it
     _vars = None  # type: ignore[assignment]
 
 
-def groups_that_set(name: str, groups: c.Iterable[str], variables: c.Mapping[str, t.Any]) -> dict[str, str]:
-    """Return those of some groups that set a variable, each with the file and line (empty where that is not known).
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a group sets a variable: file and line (empty where that is not known), and the groups that it is part of.
 
-    ``variables`` are those of the task.
+    What it sets goes before what those set, as everybody knows who makes a group part of another one.
     """
+
+    place: str
+    above: frozenset[str] = frozenset()
+
+
+def groups_that_set(name: str, groups: c.Iterable[str], variables: c.Mapping[str, t.Any]) -> dict[str, Setting]:
+    """Return those of some groups that set a variable. ``variables`` are those of the task."""
     there: t.Any = getattr(getattr(variables["hostvars"], "_inventory", None), "groups", {})
-    found: dict[str, str] = {}
+    found: dict[str, Setting] = {}
     for group in groups:
         its = _set_by(there[group], variables) if _vars is not None and group in there else {}
         if name in its:
-            found[group] = str(_origin.place_on_the_way((name,), its) or "")
+            above = frozenset(str(one.name) for one in there[group].get_ancestors())
+            found[group] = Setting(str(_origin.place_on_the_way((name,), its) or ""), above)
     return found
 
 

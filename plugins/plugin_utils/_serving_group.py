@@ -27,6 +27,7 @@ from ansible_collections.gb10.fleet.plugins.plugin_utils import _model_roles as 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _schema as schema
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_input import FabricInputError
 from ansible_collections.gb10.fleet.plugins.plugin_utils._fabric_sentence import problem_of
+from ansible_collections.gb10.fleet.plugins.plugin_utils._group_vars import Setting
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem
 
 _MASTER_PORT: t.Final = 29501
@@ -107,7 +108,7 @@ class Fleet:
     fabrics: c.Mapping[str, object] = dataclasses.field(default_factory=dict)
     hosts: c.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
     observed: c.Mapping[str, c.Mapping[str, t.Any]] = dataclasses.field(default_factory=dict)
-    naming: c.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    naming: c.Mapping[str, Setting] = dataclasses.field(default_factory=dict)
     looked: bool = False
     trial: bool = False
 
@@ -179,7 +180,8 @@ def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:
     mine = fleet.declared.get(box)
     if mine is None:
         return None, []
-    naming = [name for name in sorted(fleet.naming) if box in fleet.groups.get(name, ())]
+    its = [name for name in sorted(fleet.naming) if box in fleet.groups.get(name, ())]
+    naming = [name for name in its if not any(name in fleet.naming[other].above for other in its)]
     if len(naming) > 1:
         return None, [_several(naming, mine, fleet)]
     same = {other for other, one in fleet.declared.items() if one.same(mine)}
@@ -205,7 +207,7 @@ def find(box: str, fleet: Fleet) -> tuple[Group | None, list[Problem]]:
 
 def _several(names: c.Sequence[str], mine: Declared, fleet: Fleet) -> Problem:
     """Say that groups with a serving group each have a box in common: Ansible gives it the one, and drops the other."""
-    placed = [f"{name} ({fleet.naming[name]})" if fleet.naming[name] else name for name in names]
+    placed = [f"{name} ({fleet.naming[name].place})" if fleet.naming[name].place else name for name in names]
     both = [box for box in fleet.groups[names[0]] if all(box in fleet.groups[name] for name in names)]
     what = f"{', '.join(both)} would be in {len(names)} serving groups, {' and '.join(placed)}"
     remedy = "a box is a rank of one group; keep one of them, or give each its own boxes"

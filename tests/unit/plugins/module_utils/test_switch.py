@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 import typing as t
 
@@ -765,6 +766,16 @@ def test_a_marker_that_nobody_can_read_is_set_aside_with_a_word_and_is_no_switch
     assert "deploy it (site.yml)" in told[0]
     assert box.serves(OLD)
     assert box.serve(NEW).outcome == "served"
+
+
+def test_the_marker_of_a_later_version_is_a_switch(box: Box) -> None:
+    box.serve(OLD)
+    box.ask(NEW)
+    marker = box.store.folder / "switch.json"
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "of": "a later version"}))
+    last = box.switch()
+    assert last is not None
+    assert (last.to, last.outcome) == (NEW.id, "served")
 
 
 def test_a_generation_that_was_damaged_is_not_started(box: Box) -> None:

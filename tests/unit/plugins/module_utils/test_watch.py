@@ -482,6 +482,14 @@ def test_a_state_that_cannot_be_read_is_none(box: Box, server: fake.OpenAIServer
     assert box.state().counts == {"looks": 1, "alive": 1}
 
 
+def test_what_another_version_has_counted_goes_on(box: Box, server: fake.OpenAIServer) -> None:
+    left = {"invocation": "a", "loaded": True, "restarts": [1.0], "counts": {"looks": 8, "alive": 8}, "of": "later"}
+    (box.folder / "writer.json").write_text(json.dumps(left), encoding="utf-8")
+    box.watch()
+    assert box.state().counts == {"looks": 9, "alive": 9}
+    assert box.state().restarts == (1.0,)
+
+
 def test_an_instance_that_is_not_to_be_watched_is_not(box: Box, server: fake.OpenAIServer) -> None:
     box.settings["liveness"] = None
     box.watch()

@@ -11,6 +11,7 @@ import pytest
 
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _known_findings
 from ansible_collections.gb10.fleet.plugins.plugin_utils import _serving_group as groups
+from ansible_collections.gb10.fleet.plugins.plugin_utils._group_vars import Setting
 from ansible_collections.gb10.fleet.plugins.plugin_utils._schema import Problem, dotted
 from ansible_collections.gb10.fleet.plugins.plugin_utils._unit import Liveness
 from tests.unit.support.fabric_boxes import seen
@@ -218,14 +219,27 @@ def test_a_box_in_two_groups_is_refused() -> None:
 
 def test_a_second_group_over_the_same_boxes_is_refused_with_both_places() -> None:
     inventory = {"sparks": ["spark-1", "spark-2"], "pair": ["spark-1", "spark-2"], "other": ["spark-1", "spark-2"]}
-    places = {"pair": "group_vars/pair.yml:1", "other": "group_vars/other.yml:3"}
-    both = dataclasses.replace(fleet(inventory=inventory), naming=places)
+    naming = {
+        "pair": Setting("group_vars/pair.yml:1"),
+        "other": Setting("group_vars/other.yml:3", frozenset({"sparks"})),
+    }
+    both = dataclasses.replace(fleet(inventory=inventory), naming=naming)
     (first,), (second,) = (groups.find(box, both)[1] for box in ("spark-1", "spark-2"))
     assert first == second
     assert (
         "spark-1, spark-2 would be in 2 serving groups, other (group_vars/other.yml:3) and pair (group_vars/pair.yml:1)"
         in said(first)
     )
+
+
+def test_what_a_group_sets_goes_before_what_the_group_sets_that_it_is_part_of() -> None:
+    inventory = {"sparks": ["spark-1", "spark-2"], "pairs": ["spark-1", "spark-2"], "pair": ["spark-1", "spark-2"]}
+    naming = {
+        "pair": Setting("group_vars/pair.yml:1", frozenset({"pairs", "sparks", "all"})),
+        "pairs": Setting("group_vars/pairs.yml:1", frozenset({"sparks", "all"})),
+    }
+    group, wrong = groups.find("spark-1", dataclasses.replace(fleet(inventory=inventory), naming=naming))
+    assert (group is not None, wrong) == (True, [])
 
 
 def test_a_group_that_is_none_of_the_inventory_is_refused() -> None:
