@@ -179,7 +179,7 @@ class Examiner:
         ``is_done`` says whether a completion that was cut holds all the same what was asked for.
         """
         shrunk = 0
-        rambled = False
+        first: Completion | None = None
         while True:
             self._budget = min(self._budget, self._session.options.max_tokens)
             began = self._session.spent()
@@ -197,10 +197,12 @@ class Examiner:
                     continue
                 done = is_done(completion)
                 if done or shrunk or not self._gets_room_to_ramble(completion, prompt, took):
-                    if rambled and not done and not self._thinks_aloud(completion):
-                        self._budget = FIRST_BUDGET  # more room was of no use
-                    return completion
-                rambled = True
+                    if first is None or done or self._thinks_aloud(completion):
+                        return completion
+                    # More room was of no use. A model that rambles may well loop in it, which says nothing against it.
+                    self._budget = FIRST_BUDGET
+                    return completion if self._is_broken(completion, prompt) else first
+                first = completion
 
     def _adapt(self, error: RefusedError, shrunk: int) -> int:
         """Change what a refused request can be blamed for; return by how many bits the budget is to shrink."""
@@ -261,6 +263,10 @@ class Examiner:
     def _is_sound(self, completion: Completion, prompt: str) -> bool:
         """Whether a text shows nothing worse than a parser that is missing."""
         return {sign.kind for sign in self._signs(completion, prompt)} <= sanity.LEAK
+
+    def _is_broken(self, completion: Completion, prompt: str) -> bool:
+        """Whether a text shows what no healthy engine writes."""
+        return any(sign.kind in sanity.HARD for sign in self._signs(completion, prompt))
 
     def _thinks_aloud(self, completion: Completion) -> bool:
         return any(sign.kind == "reasoning_markup" for sign in sanity.signs(completion.content))

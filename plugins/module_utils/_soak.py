@@ -125,7 +125,7 @@ class Soak:
             # Whoever takes the engine away meanwhile makes requests fail, too.
             engine.look()
         alone = () if engine.disturbed else alone
-        plan = dataclasses.replace(plan, kinds=kinds, talk=_soak_load.talk(alone))
+        plan = dataclasses.replace(plan, kinds=kinds, talk=_soak_load.talk(plan, alone))
         loaded = time.monotonic()
         results, calm = self._load(plan, engine, until)
         took = time.monotonic() - loaded

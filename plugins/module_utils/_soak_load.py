@@ -199,7 +199,7 @@ class Alone:
                 break
         counting = sum(one.well for one in counts) >= _COUNTS_ALONE - 1
         # An answer that was cut says nothing about what the model can do.
-        talking = any(one.well or one.outcome == "cut" for one in sentences)
+        talking = all(one.well or one.outcome == "cut" for one in sentences)
         can = {"sums": True, "sentences": talking, "counts": counting}
         kept = (one for one in counts if counting or one.outcome == "failed")
         return (*alone, *sentences, *kept), tuple(kind for kind in questions.KINDS if can[kind])
@@ -224,10 +224,13 @@ class Alone:
             yield result
 
 
-def talk(alone: c.Sequence[Result]) -> dict[questions.Kind, int]:
-    """Return how many words may stand around a right number, by kind: as many as without load, and a polite phrase."""
+def talk(plan: Plan, alone: c.Sequence[Result]) -> dict[questions.Kind, int]:
+    """Return how many words may stand around a right number, by kind: as many as without load, and a polite phrase.
+
+    The first line of a base model may be as long as it likes.
+    """
     most: dict[questions.Kind, int] = {}
-    for one in alone:
+    for one in () if plan.kind == "base" else alone:
         if one.outcome == "right":
             most[one.kind] = max(most.get(one.kind, 0), one.words + _POLITE_WORDS)
     return most

@@ -41,6 +41,8 @@ LIMITS: t.Final[c.Mapping[Kind, Limit]] = {
 _CHANCE: t.Final = 2
 # A budget is too small where such a share of what was missed is cut without load as well.
 _SHORT_SHARE: t.Final = 1 / 3
+# No honest answer takes so many times what the longest one takes without load.
+_ROOMY: t.Final = 4
 # Where no answer is cut without load, more than this share cut under load leaves too little to judge it by.
 _CUT_SHARE: t.Final = 0.1
 _SHOWN: t.Final = 5
@@ -271,10 +273,12 @@ def _wrong(seen: Seen, plan: Plan) -> c.Iterator[Finding]:
     blamed: list[str] = []
     excused: list[str] = []
     for kind in KINDS:
-        whose, said = _of_kind(seen, kind)
+        whose, said = _of_kind(seen, kind, plan.max_tokens)
         if whose:
             (blamed if whose == "load" else excused).append(said)
-    if not set(KINDS[1:]) & set(plan.kinds) and any(one.kind == "sentences" for one in seen.alone):
+    # A base model that can do neither is judged by its sums.
+    chats = plan.kind != "base"
+    if chats and not set(KINDS[1:]) & set(plan.kinds) and any(one.kind == "sentences" for one in seen.alone):
         excused.append("sentences and counts are wrong without load, too")
     if blamed:
         yield finding("SOAK_WRONG_ANSWERS", f"{'; '.join(blamed)}.", _first(seen, "wrong", "cut"))
@@ -282,14 +286,17 @@ def _wrong(seen: Seen, plan: Plan) -> c.Iterator[Finding]:
         yield finding("SOAK_SUMS_NOT_JUDGED", f"{'; '.join(excused)}.", _first(seen, "wrong"))
 
 
-def _of_kind(seen: Seen, kind: Kind) -> tuple[t.Literal["load", "model", ""], str]:
+def _of_kind(seen: Seen, kind: Kind, max_tokens: int) -> tuple[t.Literal["load", "model", ""], str]:
     """Return whose fault it is that more answers of a kind are wrong or cut than is tolerated, and how many are."""
     limit = LIMITS[kind]
     mine = [one for one in seen.results if one.kind == kind and one.outcome in _JUDGED]
     again = [one for one in seen.again if one.kind == kind and one.outcome != "failed"]
     before = [one.well for one in seen.alone if one.kind == kind]
-    # Where the budget is too small without load, too, whether it is enough is a matter of chance.
-    short = again and sum(one.unfinished for one in again) >= _SHORT_SHARE * len(again)
+    # Where the budget is too small without load, too, or not much larger than what answers take then, whether it is
+    # enough is a matter of chance.
+    alone = [one for one in (*seen.alone, *again) if one.kind == kind and one.well]
+    narrow = _ROOMY * max((one.completion_tokens for one in alone), default=0) > max_tokens
+    short = narrow or (again and sum(one.unfinished for one in again) >= _SHORT_SHARE * len(again))
     missed = sum(not one.well and not (short and one.unfinished) for one in mine)
     wrong = sum(one.outcome == "wrong" for one in mine)
     right = sum(one.well for one in again)

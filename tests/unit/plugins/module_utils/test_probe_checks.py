@@ -355,6 +355,23 @@ def test_a_right_answer_excuses_a_loop_but_no_broken_characters(
     assert look(server, max_tokens=256).stage == stage
 
 
+def test_a_model_that_loops_in_the_room_it_was_given_is_judged_by_what_it_said_before(
+    server: fake.OpenAIServer,
+) -> None:
+    words = " ".join(
+        random.Random(1).choices(["lock", "green", "walk", "gate", "piano", "paper", "fork", "moss"], k=60)
+    )
+
+    def rambles(exchange: fake.Exchange) -> None:
+        budget = exchange.request.json["max_tokens"]
+        fake.say(words if budget <= 256 else "so on " * 900, "length", tokens=budget)(exchange)
+
+    server.max_model_len = 131072
+    server.script("POST", fake.CHAT, rambles, rambles, fake.answer)
+    verdict = look(server)
+    assert (verdict.stage, ids(verdict)) == ("degraded", ["ANSWER_UNSTEADY"])
+
+
 @pytest.mark.parametrize(("scripts", "stage"), [((), "garbage"), (("cjk",), "ready"), (("any",), "ready")])
 def test_a_script_may_be_expected(server: fake.OpenAIServer, scripts: tuple[str, ...], stage: str) -> None:
     server.script("POST", fake.CHAT, lambda x: fake.say(f"\u662f {fake.honest_text(x.request.prompt)}")(x))

@@ -204,6 +204,18 @@ def test_a_model_that_cannot_add_without_load_either_is_not_blamed_on_the_load(s
     assert "asked 8 of 8 wrong answers again, one at a time" in world.said
 
 
+def test_a_model_whose_thoughts_are_nearly_as_long_as_its_budget_is_not_broken_by_the_load(
+    server: fake.OpenAIServer,
+) -> None:
+    def thinks(exchange: fake.Exchange) -> None:
+        fake.say(fake.honest_text(exchange.request.prompt), tokens=40, reasoning="Hm, so")(exchange)
+
+    longer = fake.say("", "length", tokens=64, reasoning="Hm, so")
+    server.script("POST", fake.CHAT, *[thinks] * READY, loaded(longer, thinks))
+    found = World().soak(server)
+    assert (found["verdict"], ids(found)) == ("inconclusive", ["SOAK_ANSWERS_CUT"])
+
+
 def misses(share: float, seed: int) -> fake.Action:
     """Answer as a small model does that is well: of all sums it gets some wrong, the same ones whenever it is asked."""
 
