@@ -45,6 +45,8 @@ class Fleet:
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
         self.boxes = {name: box_commands.CommandedBox(folder / name) for name in BOXES}
+        for name in BOXES:  # where whoever prepared them has put the program
+            (folder / name / "usr/local/lib/gb10-fleet").mkdir(parents=True)
 
     def served(self, name: str, *generations: _generation.Generation) -> None:
         """Have a box serve these, one after the other."""
@@ -149,6 +151,8 @@ def test_both_boxes_of_a_pair_go_back_at_once_in_a_run_without_a_limit_and_forth
     assert run.ok, run.output
     assert run.batches == [["spark-1"], ["spark-2", "spark-3"]]
     assert fleet.serving() == OLD
+    # That of an earlier version may not know what it is asked for.
+    assert all((fleet.folder / name / "usr/local/lib/gb10-fleet/fleet.pyz").exists() for name in BOXES)
     again = fleet.go_back(limit="pair", fleet_batches=1)
     assert again.ok, again.output
     assert again.batches == [["spark-2", "spark-3"]]
